@@ -1,0 +1,38 @@
+# One command each. Every target sets up what it needs in .venv first; a second run installs nothing.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check bench clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+
+setup: $(READY) ## create .venv and install fastcaps with everything it needs
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "fastcaps needs Python 3.11 or newer, %s is %d.%d: run make PYTHON=/path/to/python3.11" % (sys.executable, v[0], v[1]))'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (once; a few minutes) ..." >&2
+	@PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## the main job on real digits embedded in a dependency
+	@$(BIN)/fastcaps demo
+
+test: $(READY) ## all tests
+	@$(BIN)/python -m pytest
+
+check: $(READY) ## format, lint and type-check
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/mypy
+
+bench: $(READY) ## all benchmarks, as ratios inside one run
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

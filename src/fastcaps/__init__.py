@@ -1,0 +1,47 @@
+"""fastcaps: capsule networks whose routing is one matrix multiply at inference.
+
+Train a capsule network with dynamic routing, accumulate its routing coefficients over the training images into
+one matrix, fold that matrix into the weights, and classify without a routing loop.
+"""
+
+from typing import TYPE_CHECKING
+
+from fastcaps._lazy import lazy_names
+from fastcaps._version import __version__
+
+if TYPE_CHECKING:
+    from fastcaps import functional, master, nn
+    from fastcaps.master.accumulator import accumulate
+    from fastcaps.master.coefficients import MasterCoefficients
+    from fastcaps.nn.capsnet import CapsNet
+    from fastcaps.nn.config import CapsNetConfig
+    from fastcaps.nn.fast import FastCapsNet, fold
+
+__all__ = [
+    "CapsNetConfig",
+    "CapsNet",
+    "accumulate",
+    "MasterCoefficients",
+    "fold",
+    "FastCapsNet",
+    "functional",
+    "nn",
+    "master",
+    "__version__",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CapsNetConfig": "fastcaps.nn.config",
+        "CapsNet": "fastcaps.nn.capsnet",
+        "accumulate": "fastcaps.master.accumulator",
+        "MasterCoefficients": "fastcaps.master.coefficients",
+        "fold": "fastcaps.nn.fast",
+        "FastCapsNet": "fastcaps.nn.fast",
+        "functional": "fastcaps.functional",
+        "nn": "fastcaps.nn",
+        "master": "fastcaps.master",
+        "__version__": "fastcaps._version",
+    },
+)

@@ -1,0 +1,5 @@
+"""``python -m fastcaps`` is ``fastcaps``."""
+
+from fastcaps.cli import main
+
+main()

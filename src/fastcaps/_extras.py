@@ -1,0 +1,29 @@
+"""Optional dependencies: a clear word on what to install when one is missing."""
+
+from importlib.util import find_spec
+
+# The extra that brings each optional module.
+_EXTRA = {
+    "torch": "train",
+    "sklearn": "train",
+    "matplotlib": "train",
+    "tensorboard": "train",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "runtime",
+}
+
+
+def require(purpose: str, *modules: str) -> None:
+    """Refuse to go on when a module that a purpose needs isn't installed.
+
+    Args:
+        purpose: what needs it, as the beginning of a sentence, such as ``"fastcaps demo"``.
+        modules: names as imported.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        extras = ",".join(sorted({_EXTRA[name] for name in missing}))
+        raise ModuleNotFoundError(
+            f"{purpose} needs {', '.join(missing)}, not installed here: pip install 'fastcaps[{extras}]'"
+        )

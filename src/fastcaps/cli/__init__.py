@@ -1,0 +1,41 @@
+"""The command line: one file a subcommand, nothing but wiring.
+
+Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use, 130 interrupted.
+"""
+
+import typer
+
+from fastcaps._version import __version__
+from fastcaps.cli import demo
+
+app = typer.Typer(
+    name="fastcaps",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Capsule networks whose routing is one matrix multiply at inference.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fastcaps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    pass
+
+
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,61 @@
+"""The two terms of the training loss, as in Sabour et al. (2017), which the paper follows (figure 1).
+
+Both are summed over what belongs to one image and averaged over the batch.
+"""
+
+import torch
+from torch import Tensor
+
+
+def margin_loss(
+    lengths: Tensor,
+    labels: Tensor,
+    positive_margin: float = 0.9,
+    negative_margin: float = 0.1,
+    negative_weight: float = 0.5,
+) -> Tensor:
+    """Ask the label's capsule to be longer than ``positive_margin``, all others shorter than ``negative_margin``.
+
+    ``Σ_j T_j · max(0, m⁺ − ‖v_j‖)² + λ · (1 − T_j) · max(0, ‖v_j‖ − m⁻)²``, mean over the batch.
+
+    Args:
+        lengths: ``(b j)``.
+        labels: class numbers ``(b)``.
+        positive_margin: m⁺.
+        negative_margin: m⁻.
+        negative_weight: λ, which keeps the absent classes from shrinking everything at the start.
+
+    Returns:
+        A scalar; 0 for an empty batch.
+    """
+    if lengths.ndim != 2:
+        raise ValueError(f"lengths have shape {tuple(lengths.shape)}, expected (batch, classes)")
+    if labels.shape != lengths.shape[:1]:
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)}, expected one class number "
+            f"for each of the {len(lengths)} images"
+        )
+    present = torch.nn.functional.one_hot(labels, lengths.shape[1])  # (b, j)
+    too_short = (positive_margin - lengths).clamp_min(0).square()
+    too_long = (lengths - negative_margin).clamp_min(0).square()
+    loss = torch.where(present.bool(), too_short, negative_weight * too_long)  # (b, j)
+    return loss.sum() / max(len(lengths), 1)
+
+
+def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float = 0.0005) -> Tensor:
+    """Squared error summed over pixels and channels, mean over the batch, times ``weight``.
+
+    Args:
+        reconstructions: ``(b …)``, as the decoder draws them, between 0 and 1.
+        images: ``(b …)``, the images as they are, not standardised: a sigmoid draws nothing outside 0 … 1.
+        weight: small, so that the margin loss leads.
+
+    Returns:
+        A scalar; 0 for an empty batch.
+    """
+    if reconstructions.shape != images.shape:
+        raise ValueError(
+            f"reconstructions have shape {tuple(reconstructions.shape)}, images {tuple(images.shape)}: "
+            "expected the same"
+        )
+    return weight * (reconstructions - images).square().sum() / max(len(images), 1)

@@ -1,0 +1,82 @@
+"""The master coefficients with what they were made from, and their file.
+
+The file (safetensors) keeps the sums, not only the result, so that it can be merged, inspected and extended.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fastcaps._files import write_atomically
+from fastcaps.functional import Normalization
+
+_FORMAT = 1
+_KIND = "fastcaps.MasterCoefficients"
+_TENSORS = ("values", "containers", "counts")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MasterCoefficients:
+    """One coefficient for each lower capsule and class.
+
+    Attributes:
+        values: ``(i j)``, float64.
+        containers: sums of the coefficient matrices of each class's images, ``(j i j)``, float64.
+        counts: images of each class ``(j)``.
+        normalization: of the containers' rows, the network's own.
+        lower: lower bound of Max-Min.
+        upper: upper bound of Max-Min.
+        iteration: of routing whose coefficients were added up; None when not known.
+        model_hash: of the weights they were made with; None when not known.
+        provenance: anything else worth knowing, as JSON.
+    """
+
+    values: Tensor
+    containers: Tensor
+    counts: Tensor
+    normalization: Normalization
+    lower: float = 0.0
+    upper: float = 1.0
+    iteration: int | None = None
+    model_hash: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the large tensors, as JSON."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _TENSORS}
+        return {**plain, "counts": self.counts.tolist()}
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, whole or not at all."""
+        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
+        metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary())}
+        write_atomically({Path(path): safetensors.torch.save(tensors, metadata=metadata)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote."""
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist: expected a file of master coefficients")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("kind") != _KIND or set(file.keys()) != set(_TENSORS):
+                    raise ValueError(f"{path} holds no master coefficients: it was written by something else")
+                if metadata.get("format") != str(_FORMAT):
+                    raise ValueError(
+                        f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
+                        "use the version that wrote it, or a newer one"
+                    )
+                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
+        summary = json.loads(metadata["summary"])
+        summary.pop("counts")
+        return cls(**tensors, **cast(dict[str, Any], summary))

@@ -1,0 +1,99 @@
+"""What the dynamic and the folded network have in common: their input, their decoder, their files."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from fastcaps.nn import pretrained
+from fastcaps.nn.config import CapsNetConfig
+from fastcaps.nn.layers import Decoder, PrimaryCaps, Stem
+
+# Images worked through at a time when no gradient is wanted: memory then doesn't grow with the batch.
+_PIECE = 64
+
+
+class CapsuleOutput(NamedTuple):
+    """Class capsules ``(b j e)``, their lengths ``(b j)``, and the coefficients ``(b i j)`` when asked for."""
+
+    capsules: Tensor
+    lengths: Tensor
+    coefficients: Tensor | None = None
+
+
+class CapsuleNetwork(nn.Module, ABC):
+    """Stem, PrimaryCaps and decoder, around a routing layer that the two final classes bring.
+
+    Images are ``(b c h w)``, floating-point between 0 and 1, or bytes between 0 and 255. An image's result doesn't
+    depend on the rest of its batch.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, config: CapsNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.provenance: dict[str, Any] = {}
+        self.stem = Stem(config)
+        self.primary = PrimaryCaps(config)
+        self.decoder = Decoder(config)
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> CapsuleOutput:
+        """Classify images ``(b c h w)``; never decodes."""
+
+    def lower_capsules(self, images: Tensor) -> Tensor:
+        """The lower capsules ``(b i d)`` of images ``(b c h w)``, in the order that `PrimaryCaps` gives."""
+        return self.primary(self.stem(self._checked(images)))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """The class of the longest capsule ``(b)`` of images ``(b c h w)``."""
+        output: CapsuleOutput = self(images)
+        return output.lengths.argmax(1)
+
+    def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Draw the images ``(b c h w)`` that class capsules ``(b j e)`` stand for.
+
+        All capsules but one are masked: the label's ``(b)``, or the longest when no labels are given.
+        """
+        j, e = self.config.classes, self.config.class_dimension
+        if capsules.ndim != 3 or capsules.shape[1:] != (j, e):
+            raise ValueError(f"capsules have shape {tuple(capsules.shape)}, expected (batch, {j}, {e})")
+        if labels is None:
+            labels = torch.linalg.vector_norm(capsules, dim=-1).argmax(1)  # (b)
+        elif labels.shape != capsules.shape[:1]:
+            raise ValueError(
+                f"labels have shape {tuple(labels.shape)}, expected one class number "
+                f"for each of the {len(capsules)} images"
+            )
+        return self.decoder(capsules, labels)  # type: ignore[no-any-return]
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into a folder, both whole or neither."""
+        pretrained.save(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """Read what `save_pretrained` wrote."""
+        return pretrained.load(cls, Path(folder))
+
+    def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The batch whole where its gradient is wanted, in pieces otherwise."""
+        whole = torch.is_grad_enabled() or len(images) <= _PIECE
+        return (images,) if whole else images.split(_PIECE)
+
+    def _checked(self, images: Tensor) -> Tensor:
+        c, h, w = self.config.channels, self.config.height, self.config.width
+        if images.ndim != 4 or images.shape[1:] != (c, h, w):
+            raise ValueError(f"images have shape {tuple(images.shape)}, expected (batch, {c}, {h}, {w})")
+        dtype = self.stem.conv.weight.dtype
+        if images.dtype == torch.uint8:
+            return images.to(dtype) / 255
+        if not images.is_floating_point():
+            raise ValueError(
+                f"images are {images.dtype}, expected floating-point between 0 and 1, or uint8 between 0 and 255"
+            )
+        return images.to(dtype)

@@ -1,0 +1,205 @@
+"""What defines a capsule network: sizes, routing, class names and how an image becomes its input.
+
+Knows no PyTorch, so that the command line and the runtime can read a model's ``config.json`` without it.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+_CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapsNetConfig:
+    """The three-layer network of the paper's section 2, for images of any size.
+
+    An image goes ``height × width × channels`` → stem → `stem_size` × `stem_channels` → PrimaryCaps →
+    `grid` × `capsule_types` capsules of `lower_dimension` → `classes` capsules of `class_dimension`.
+
+    Attributes:
+        height: of the network's input, in pixels.
+        width: likewise.
+        channels: 1 for grey, 3 for colour.
+        classes: number of class capsules.
+        stem_channels: feature maps of the first convolution.
+        stem_kernel: side of its kernel; no padding.
+        stem_stride: its stride.
+        capsule_types: capsules at each position of the grid.
+        lower_dimension: numbers in a lower capsule, d.
+        primary_kernel: side of the second convolution's kernel; no padding.
+        primary_stride: its stride.
+        class_dimension: numbers in a class capsule, e.
+        decoder: widths of the reconstruction network's hidden layers.
+        iterations: of dynamic routing.
+        normalization: of its coefficients, ``"max_min"`` or ``"softmax"``.
+        lower: lower bound of Max-Min.
+        upper: upper bound of Max-Min.
+        standardize: whether the network first brings each image to zero mean and unit variance, by itself.
+        resize: height and width an image is brought to before its middle is cropped to the input size; the
+            input size itself when None.
+        class_names: one name a class; numbers when not given.
+    """
+
+    height: int = 28
+    width: int = 28
+    channels: int = 1
+    classes: int = 10
+    stem_channels: int = 256
+    stem_kernel: int = 9
+    stem_stride: int = 1
+    capsule_types: int = 32
+    lower_dimension: int = 8
+    primary_kernel: int = 9
+    primary_stride: int = 2
+    class_dimension: int = 16
+    decoder: tuple[int, ...] = (512, 1024)
+    iterations: int = 3
+    normalization: str = "max_min"
+    lower: float = 0.0
+    upper: float = 1.0
+    standardize: bool = False
+    resize: tuple[int, int] | None = None
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Bring JSON's lists to tuples and its 0 to 0.0, then refuse what can't work, saying why."""
+        for field in ("decoder", "resize", "class_names"):
+            if isinstance(getattr(self, field), list):
+                object.__setattr__(self, field, tuple(getattr(self, field)))
+        for field in dataclasses.fields(self):
+            _check_type(field.name, field.type, getattr(self, field.name))
+            if field.type is float:
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))
+        if not self.class_names:
+            object.__setattr__(self, "class_names", tuple(str(k) for k in range(self.classes)))
+        self._check_values()
+
+    def _check_values(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            numbers = value if name in ("decoder", "resize") and value is not None else [value]
+            for number in numbers:
+                if type(number) is int and number < 1:
+                    raise ValueError(f"{name} is {value}, expected at least 1")
+        if self.classes < 2:
+            raise ValueError(f"classes is {self.classes}, expected at least 2")
+        if self.normalization not in ("max_min", "softmax"):
+            raise ValueError(f"normalization is {self.normalization!r}, expected one of max_min, softmax")
+        if not (float("-inf") < self.lower < self.upper < float("inf")):
+            raise ValueError(
+                f"the bounds of Max-Min are lower={self.lower}, upper={self.upper}: "
+                "expected finite numbers, lower < upper"
+            )
+        if len(self.class_names) != self.classes:
+            raise ValueError(f"{len(self.class_names)} class names were given for {self.classes} classes")
+        if len(set(self.class_names)) != self.classes:
+            raise ValueError(f"class names repeat: {', '.join(self.class_names)}")
+        needed = self.stem_kernel + self.stem_stride * (self.primary_kernel - 1)
+        if min(self.height, self.width) < needed:
+            raise ValueError(
+                f"images of {self.height}×{self.width} are too small: a {self.stem_kernel}×{self.stem_kernel} stem "
+                f"(stride {self.stem_stride}) and a {self.primary_kernel}×{self.primary_kernel} PrimaryCaps "
+                f"convolution need at least {needed}×{needed}: enlarge the images or choose smaller kernels"
+            )
+        if self.resize is not None and (self.resize[0] < self.height or self.resize[1] < self.width):
+            raise ValueError(
+                f"resize is {self.resize[0]}×{self.resize[1]}, smaller than the {self.height}×{self.width} "
+                "that is cropped from it"
+            )
+
+    @classmethod
+    def mnist(cls, **changes: Any) -> Self:
+        """The paper's network for MNIST and its variants: 28×28×1 → 20×20×256 → 6×6×32 = 1152 capsules of 8."""
+        return cls(**changes)
+
+    @classmethod
+    def cifar10(cls, **changes: Any) -> Self:
+        """The paper's network for CIFAR-10: 24×24×3 → 16×16×256 → 4×4×64 = 1024 capsules of 4."""
+        preset: dict[str, Any] = {
+            "height": 24,
+            "width": 24,
+            "channels": 3,
+            "capsule_types": 64,
+            "lower_dimension": 4,
+            "standardize": True,
+            "resize": (32, 32),
+            "class_names": _CIFAR10_CLASSES,
+        }
+        return cls(**(preset | changes))
+
+    @classmethod
+    def for_images(cls, height: int, width: int, channels: int, *, classes: int, **changes: Any) -> Self:
+        """The MNIST network for images of another size; the grid of capsules follows from it."""
+        return cls(height=height, width=width, channels=channels, classes=classes, **changes)
+
+    @property
+    def stem_size(self) -> tuple[int, int]:
+        """Height and width of the stem's feature maps."""
+        return (
+            (self.height - self.stem_kernel) // self.stem_stride + 1,
+            (self.width - self.stem_kernel) // self.stem_stride + 1,
+        )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Height and width of the grid of positions that have lower capsules."""
+        height, width = self.stem_size
+        return (
+            (height - self.primary_kernel) // self.primary_stride + 1,
+            (width - self.primary_kernel) // self.primary_stride + 1,
+        )
+
+    @property
+    def lower_capsules(self) -> int:
+        """Number of lower capsules, i: positions × types."""
+        return self.grid[0] * self.grid[1] * self.capsule_types
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """From what `to_dict` gave; an entry that is unknown is refused, one that is missing has its default."""
+        unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise ValueError(f"the configuration has unknown entries: {', '.join(unknown)}")
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """As a JSON document."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From what `to_json` gave."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the configuration is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ValueError(f"the configuration is a JSON {type(values).__name__}, expected an object")
+        return cls.from_dict(values)
+
+
+def _check_type(name: str, kind: Any, value: Any) -> None:
+    expected: dict[Any, tuple[str, bool]] = {
+        int: ("a whole number", type(value) is int),
+        float: ("a number", type(value) in (int, float)),
+        str: ("a string", type(value) is str),
+        bool: ("true or false", type(value) is bool),
+        tuple[int, ...]: ("a list of whole numbers", _is_tuple_of(value, int)),
+        tuple[str, ...]: ("a list of strings", _is_tuple_of(value, str)),
+        tuple[int, int] | None: (
+            "two whole numbers or null",
+            value is None or (_is_tuple_of(value, int) and len(value) == 2),
+        ),
+    }
+    words, fits = expected[kind]
+    if not fits:
+        raise ValueError(f"{name} is {value!r}, expected {words}")
+
+
+def _is_tuple_of(value: Any, kind: type) -> bool:
+    return type(value) is tuple and all(type(entry) is kind for entry in value)
