@@ -46,8 +46,7 @@ class MasterAccumulator:
         classes, lower_capsules, _ = self.containers.shape
         if coefficients.ndim != 3 or coefficients.shape[1:] != (lower_capsules, classes):
             raise ValueError(
-                f"coefficients have shape {tuple(coefficients.shape)}, "
-                f"expected (batch, {lower_capsules}, {classes})"
+                f"coefficients have shape {tuple(coefficients.shape)}, expected (batch, {lower_capsules}, {classes})"
             )
         labels = labels.to("cpu", torch.int64)
         _check_labels(labels, len(coefficients), classes)
