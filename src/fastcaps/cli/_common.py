@@ -111,7 +111,9 @@ def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
         return
     from rich.progress import BarColumn, Progress, TextColumn
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), console=console) as p:
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), console=console
+    ) as p:
         number = p.add_task(name, total=None, words="")
 
         def show(report: "Report") -> None:

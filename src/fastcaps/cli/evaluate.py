@@ -61,9 +61,7 @@ def evaluate(
         images = images.subset(torch.arange(min(limit, len(images))))
     coefficients = opened.master(master)
     with counted("evaluating", len(images)) as observe:
-        result = evaluate_(
-            model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe
-        )
+        result = evaluate_(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
     found: dict[str, Any] = {
         "run": str(run),
         "data": data.name,

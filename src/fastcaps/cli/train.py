@@ -1,5 +1,7 @@
 """``fastcaps train``: from images to a trained network in a run folder."""
 
+import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +10,7 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps.cli._common import DataDir, Device, Json, Threads, chosen, command, print_json, set_up, training_progress
+from fastcaps.nn.config import CapsNetConfig
 
 
 @command
@@ -34,6 +37,10 @@ def train(
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints in an epoch.")] = None,
     size: Annotated[str | None, typer.Option(help="Height×width for a folder's images, such as 40x32.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="Of a folder without train and test.")] = None,
+    network: Annotated[
+        list[str] | None,
+        typer.Option("--network", help="A change of the network, such as stem_channels=64; may be repeated."),
+    ] = None,
     convolution: Annotated[str, typer.Option(help="Of PrimaryCaps: auto, direct or winograd.")] = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -78,8 +85,9 @@ def train(
         ),
     )
     torch.manual_seed(settings.seed)
-    model = CapsNet(images.config(normalization=normalization, iterations=iterations)).to(target)
-    model.primary.convolution = convolution
+    changes = {"normalization": normalization, "iterations": iterations, **_changes(network or [])}
+    model = CapsNet(images.config(**changes)).to(target)
+    model.primary.convolution = convolution  # type: ignore[assignment]
     about = {"command": " ".join(["fastcaps", *sys.argv[1:]]), "data": {"name": data, "options": options}}
     with training_progress(out.name) as observe:
         trainer = Trainer(model, images, settings, out, about=about, observe=observe, tensorboard=tensorboard)
@@ -96,6 +104,21 @@ def train(
 
 def _measured(row: dict[str, Any]) -> list[str]:
     return [part for part in ("validation", "test") if f"{part}_accuracy" in row]
+
+
+def _changes(texts: list[str]) -> dict[str, Any]:
+    """Entries of the configuration from texts such as ``decoder=[64,128]``."""
+    known = {field.name for field in dataclasses.fields(CapsNetConfig)}
+    changes = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in known:
+            raise ValueError(f"--network {text}: expected name=value with one of {', '.join(sorted(known))}")
+        try:
+            changes[name] = json.loads(value)
+        except json.JSONDecodeError:
+            changes[name] = value
+    return changes
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

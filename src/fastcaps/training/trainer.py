@@ -313,9 +313,7 @@ class Trainer:
 
 
 @torch.no_grad()
-def count_correct(
-    model: CapsuleNetwork, split: Split, view: Callable[[Tensor], Tensor], batch_size: int = 256
-) -> int:
+def count_correct(model: CapsuleNetwork, split: Split, view: Callable[[Tensor], Tensor], batch_size: int = 256) -> int:
     """How many images of a part of a data set a network classifies as they are labelled."""
     device = next(model.parameters()).device
     return sum(
