@@ -84,9 +84,14 @@ def test_a_missing_extra_says_what_to_install(monkeypatch):
     assert result.stderr == ("error: fastcaps demo needs sklearn, not installed here: pip install 'fastcaps[train]'\n")
 
 
-def test_demo():
-    result = CliRunner().invoke(app, ["demo", "--json"])
+def test_demo(tmp_path):
+    arguments = ["demo", "--epochs", "1", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["largest_difference_of_folding"] < 1e-5
-    assert found["images"] == 512
+    assert found["images"] == 360
+    assert json.loads((tmp_path / "run/evaluation.json").read_text()) == found
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0, again.output
+    assert "epoch" not in again.stderr  # the training was done already
+    assert "of 360 answers change" in again.stdout

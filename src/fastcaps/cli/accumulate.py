@@ -1,12 +1,18 @@
 """``fastcaps accumulate``: from a trained network's routing to master coefficients, and to a folded network."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastcaps._extras import require
 from fastcaps.cli._common import DataDir, Device, Json, RunArgument, Threads, command, counted, print_json, set_up
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastcaps.master import MasterCoefficients
+    from fastcaps.training import Run
 
 
 @command
@@ -28,13 +34,33 @@ def accumulate(
     Example:  fastcaps accumulate runs/digits
     """
     require("fastcaps accumulate", "torch", "sklearn")
-    import fastcaps
-    from fastcaps.data import batches
     from fastcaps.training import Run
 
     opened = Run.open(run)
-    model = opened.model().to(set_up(device, threads))
-    data = opened.data(data_dir)
+    master = accumulated(opened, set_up(device, threads), out, iteration, batch_size, data_dir)
+    path = out or opened.master_file
+    if as_json:
+        print_json({"master": str(path), **master.summary()})
+    else:
+        counts = int(master.counts.sum())
+        typer.echo(f"{path}: coefficients of iteration {master.iteration} of {counts} images, {master.normalization}")
+        typer.echo(f"next: fastcaps evaluate {run}", err=True)
+
+
+def accumulated(
+    run: "Run",
+    device: "torch.device",
+    out: Path | None = None,
+    iteration: int | None = None,
+    batch_size: int = 256,
+    data_dir: Path | None = None,
+) -> "MasterCoefficients":
+    """Accumulate with progress, write the coefficients, and the folded network where they are the run's own."""
+    import fastcaps
+    from fastcaps.data import batches
+
+    model = run.model().to(device)
+    data = run.data(data_dir)
     with counted("accumulating", len(data.train)) as observe:
         master = fastcaps.accumulate(
             model,
@@ -43,13 +69,7 @@ def accumulate(
             observe=observe,
             provenance={"data": data.name, "data_fingerprint": data.fingerprint, "part": "train", "filter": "none"},
         )
-    path = out or opened.master_file
     if out is None:
-        fastcaps.fold(model, master).save_pretrained(opened.fast_folder)
-    master.save(path)
-    if as_json:
-        print_json({"master": str(path), **master.summary()})
-    else:
-        counts = int(master.counts.sum())
-        typer.echo(f"{path}: coefficients of iteration {master.iteration} of {counts} images, {master.normalization}")
-        typer.echo(f"next: fastcaps evaluate {run}")
+        fastcaps.fold(model, master).save_pretrained(run.fast_folder)
+    master.save(out or run.master_file)
+    return master

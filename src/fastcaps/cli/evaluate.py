@@ -1,7 +1,7 @@
 """``fastcaps evaluate``: dynamic beside fast, with the baselines that keep us honest."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,11 @@ from fastcaps.cli._common import (
     print_table,
     set_up,
 )
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastcaps.training import Run
 
 
 @command
@@ -42,28 +47,49 @@ def evaluate(
     Example:  fastcaps evaluate runs/digits
     """
     require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
-    import torch
-
-    from fastcaps._files import json_bytes, write_atomically
-    from fastcaps.analysis import evaluate as evaluate_
-    from fastcaps.analysis.figures import confusion_figure, png_bytes
-    from fastcaps.data import batches
     from fastcaps.training import Run
-    from fastcaps.training.trainer import versions
 
     if part not in ("test", "train"):
         raise ValueError(f"part is {part!r}, expected test or train")
     opened = Run.open(run)
-    model = opened.model().to(set_up(device, threads))
-    data = opened.data(data_dir)
+    folder = out or opened.folder
+    found = evaluated(opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir)
+    if as_json:
+        print_json(found)
+        return
+    print_evaluation(found)
+    typer.echo(f"confusion matrices: {folder / 'confusion.png'}; all numbers: {folder / 'evaluation.json'}", err=True)
+
+
+def evaluated(
+    run: "Run",
+    device: "torch.device",
+    folder: Path,
+    master: Path | None = None,
+    part: str = "test",
+    limit: int | None = None,
+    batch_size: int = 128,
+    data_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, and return what the former says."""
+    import torch
+
+    from fastcaps._files import json_bytes, write_atomically
+    from fastcaps.analysis import evaluate
+    from fastcaps.analysis.figures import confusion_figure, png_bytes
+    from fastcaps.data import batches
+    from fastcaps.training.trainer import versions
+
+    coefficients = run.master(master)
+    model = run.model().to(device)
+    data = run.data(data_dir)
     images = data.test if part == "test" else data.train
     if limit is not None:
         images = images.subset(torch.arange(min(limit, len(images))))
-    coefficients = opened.master(master)
     with counted("evaluating", len(images)) as observe:
-        result = evaluate_(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
+        result = evaluate(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
     found: dict[str, Any] = {
-        "run": str(run),
+        "run": str(run.folder),
         "data": data.name,
         "generated": data.generated,
         "part": part,
@@ -73,7 +99,6 @@ def evaluate(
         "master": coefficients.summary(),
         **result.to_dict(),
     }
-    folder = out or opened.folder
     confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
     write_atomically(
         {
@@ -81,11 +106,7 @@ def evaluate(
             folder / "confusion.png": png_bytes(confusion_figure(confusions, result.class_names)),
         }
     )
-    if as_json:
-        print_json(found)
-        return
-    print_evaluation(found)
-    typer.echo(f"confusion matrices: {folder / 'confusion.png'}; all numbers: {folder / 'evaluation.json'}")
+    return found
 
 
 def print_evaluation(found: dict[str, Any]) -> None:

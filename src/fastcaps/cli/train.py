@@ -99,7 +99,7 @@ def train(
         words = [f"loss {last['loss']:.4f}", f"training accuracy {last['accuracy']:.2%}"]
         words += [f"{part} accuracy {last[f'{part}_accuracy']:.2%}" for part in _measured(last)]
         typer.echo(f"{out}: {last['epoch']} epochs, {', '.join(words)}")
-        typer.echo(f"next: fastcaps accumulate {out}")
+        typer.echo(f"next: fastcaps accumulate {out}", err=True)
 
 
 def _measured(row: dict[str, Any]) -> list[str]:
