@@ -1,6 +1,7 @@
 """The 1,797 digits of 8×8 that come with scikit-learn, made to look like MNIST: no file is needed.
 
-As in MNIST a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be) in the middle of 28×28 black ones.
+As in MNIST a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be) in the middle of 28×28 black
+ones.
 """
 
 import hashlib
@@ -30,5 +31,7 @@ def load(entry: NamedSet) -> tuple[Arrays, Arrays, dict[str, Any]]:
     images = torch.nn.functional.pad(middle.round_(), (4, 4, 4, 4)).byte().numpy()  # (n, 1, 28, 28)
     labels = bunch.target.astype(np.int64)
     train, test = stratified(labels, entry.test, _SEED)
-    source = {"scikit-learn load_digits": hashlib.sha256(np.ascontiguousarray(bunch.images).tobytes()).hexdigest()}
+    source = {
+        "scikit-learn load_digits": hashlib.sha256(np.ascontiguousarray(bunch.images).tobytes()).hexdigest()
+    }
     return (images[train], labels[train]), (images[test], labels[test]), source

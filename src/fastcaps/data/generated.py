@@ -1,7 +1,7 @@
 """Sets that are made here: made once, kept in the cache, and taken from there only when whole.
 
-A set is two files beside each other, the images and labels (safetensors) and a JSON document that is written last, with
-the recipe and the SHA-256 of the first. Without the second the first doesn't count.
+A set is two files beside each other, the images and labels (safetensors) and a JSON document that is written
+last, with the recipe and the SHA-256 of the first. Without the second the first doesn't count.
 """
 
 import hashlib

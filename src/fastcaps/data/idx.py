@@ -1,4 +1,4 @@
-"""The idx format of MNIST and Fashion-MNIST: a magic number, the sizes, then bytes; packed with gzip or not."""
+"""The idx format of MNIST and Fashion-MNIST: a magic number, sizes, bytes; packed with gzip or not."""
 
 import gzip
 import math
@@ -28,7 +28,8 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and fetch it again"
+                f"{title} can't be unpacked ({error}): "
+                "it is truncated or damaged; delete it and fetch it again"
             ) from None
     magic = content[:4]
     # Two zeros, 8 for unsigned bytes, the number of dimensions.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 _SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"}
@@ -23,7 +23,7 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says before it is decoded: upright size, whether grey, and the SHA-256 of the file."""
+    """What an image file says undecoded: its upright size, whether it is grey, and its SHA-256."""
 
     height: int
     width: int
@@ -53,14 +53,16 @@ def header(path: Path) -> Header:
 
 
 def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[np.uint8]:
-    """An image as ``(c h w)``: upright, what is transparent made white, brought to ``size`` (height, width)."""
+    """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width)."""
     with _opened(path, path.read_bytes()) as image:
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I;16"):
             # Pillow would clip 16 bits at 255 instead of scaling them.
             upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
         elif upright.mode in ("I", "F"):
-            raise ValueError(f"it has 32-bit pixels (mode {upright.mode}), expected 8 or 16 bits: convert it first")
+            raise ValueError(
+                f"it has 32-bit pixels (mode {upright.mode}), expected 8 or 16 bits: convert it first"
+            )
         if upright.has_transparency_data:
             clear = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
@@ -74,7 +76,8 @@ def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[n
 def grey_photograph(path: Path) -> NDArray[np.uint8]:
     """A photograph ``(h w)`` in grey at its own size."""
     with no_bombs():
-        return decode(path, None, 1)[0]
+        pixels: NDArray[np.uint8] = decode(path, None, 1)[0]
+        return pixels
 
 
 @contextmanager
@@ -96,15 +99,17 @@ def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
-            f"{path} has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels, which may be a decompression bomb: "
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels and may be a decompression bomb: "
             "make it smaller or remove it"
         ) from None
     except Exception as error:
         # Pillow's decoders raise nearly anything on a damaged file.
-        raise ValueError(f"{path} can't be decoded as an image ({_words(error, path)}): replace or remove it") from error
+        raise ValueError(
+            f"{path} can't be decoded as an image ({_words(error, path)}): replace or remove it"
+        ) from error
 
 
 def _words(error: Exception, path: Path) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return f"{path.suffix} but no known image format"
     return str(error) or type(error).__name__
