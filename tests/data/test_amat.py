@@ -4,12 +4,14 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from data import tiny
 
+from data import tiny
 from fastcaps.data import load
 from fastcaps.data.registry import SETS
 
-NAMES = {name: [file.name for file in SETS[name].files.files] for name in ("rotated_mnist", "background_mnist")}
+NAMES = {
+    name: [file.name for file in tiny.files_of(SETS[name])] for name in ("rotated_mnist", "background_mnist")
+}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +77,9 @@ def test_inside_the_zip(tmp_path):
 
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    with pytest.raises(ValueError, match=r"mnist_rotation_new\.zip can't be unpacked \(File is not a zip file\)"):
+    with pytest.raises(
+        ValueError, match=r"mnist_rotation_new\.zip can't be unpacked \(File is not a zip file\)"
+    ):
         load("rotated_mnist", data_dir=tmp_path / "packed")
     damaged = bytearray(whole)
     damaged[2000:2040] = bytes(40)
@@ -84,7 +88,9 @@ def test_inside_the_zip(tmp_path):
         load("rotated_mnist", data_dir=tmp_path / "packed")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(NAMES["rotated_mnist"][1], test)
-    with pytest.raises(ValueError, match=r"mnist_rotation_new\.zip has no mnist_all_.*_train_valid\.amat in it"):
+    with pytest.raises(
+        ValueError, match=r"mnist_rotation_new\.zip has no mnist_all_.*_train_valid\.amat in it"
+    ):
         load("rotated_mnist", data_dir=tmp_path / "packed")
 
 
@@ -97,14 +103,23 @@ def _broken(row, column, text):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda: tiny.amat_bytes(*digits(19)), r"train_valid\.amat has 19 images, expected 20: it is truncated"),
-        (lambda: tiny.amat_bytes(*digits(20))[:-3000], r"train_valid\.amat has \d+ numbers in line 20, expected 785"),
+        (
+            lambda: tiny.amat_bytes(*digits(19)),
+            r"train_valid\.amat has 19 images, expected 20: it is truncated",
+        ),
+        (
+            lambda: tiny.amat_bytes(*digits(20))[:-3000],
+            r"train_valid\.amat has \d+ numbers in line 20, expected 785",
+        ),
         (lambda: b"", r"train_valid\.amat is empty"),
         (lambda: _broken(3, 5, "x7"), r"train_valid\.amat has 'x7' in line 4, expected a number"),
         (lambda: _broken(3, 5, "1_0"), r"train_valid\.amat can't be read as numbers in lines 1 to 20"),
         (lambda: _broken(3, 5, "1.5"), r"train_valid\.amat has a pixel outside 0 to 1 in line 4"),
         (lambda: _broken(3, 5, "nan"), r"train_valid\.amat has a pixel outside 0 to 1 in line 4"),
-        (lambda: _broken(3, -1, "2.5"), r"train_valid\.amat has label 2\.5 in line 4, expected a whole number"),
+        (
+            lambda: _broken(3, -1, "2.5"),
+            r"train_valid\.amat has label 2\.5 in line 4, expected a whole number",
+        ),
         (lambda: _broken(3, -1, "10"), r"train_valid\.amat has label 10 at image 3, expected 0 to 9"),
     ],
 )

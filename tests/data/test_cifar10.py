@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from data import tiny
 
+from data import tiny
 from fastcaps.data import load
 from fastcaps.data.registry import SETS
 from fastcaps.nn.config import CapsNetConfig
@@ -30,7 +30,7 @@ def test_records_are_label_red_green_blue(tmp_path, contents):
 
 def test_folder_and_tarball_are_the_same_set(tmp_path, contents):
     tiny.write(tmp_path / "loose", SETS["cifar10"], contents)
-    names = [file.name for file in SETS["cifar10"].files.files]
+    names = [file.name for file in tiny.files_of(SETS["cifar10"])]
     inner = tmp_path / "inner" / "cifar10" / "cifar-10-batches-bin"
     packed = tmp_path / "packed" / "cifar10" / "cifar-10-binary.tar.gz"
     inner.mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_folder_and_tarball_are_the_same_set(tmp_path, contents):
 
 
 def test_a_damaged_tarball(tmp_path, contents):
-    names = [file.name for file in SETS["cifar10"].files.files]
+    names = [file.name for file in tiny.files_of(SETS["cifar10"])]
     path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
     path.parent.mkdir()
     whole = tiny.tar_bytes(dict(zip(names, contents, strict=True)))
@@ -54,7 +54,9 @@ def test_a_damaged_tarball(tmp_path, contents):
     with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz can't be unpacked \(.*\): it is damaged"):
         load("cifar10", data_dir=tmp_path)
     path.write_bytes(tiny.tar_bytes(dict(zip(names[:-1], contents, strict=False))))
-    with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz has no test_batch\.bin in it: fetch it again"):
+    with pytest.raises(
+        ValueError, match=r"cifar-10-binary\.tar\.gz has no test_batch\.bin in it: fetch it again"
+    ):
         load("cifar10", data_dir=tmp_path)
     path.write_bytes(tiny.tar_bytes(dict(zip(names, [contents[1], *contents[1:]], strict=True))))
     with pytest.raises(

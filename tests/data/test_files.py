@@ -5,8 +5,8 @@ import sys
 import threading
 
 import pytest
-from data import tiny
 
+from data import tiny
 from fastcaps.data import files
 from fastcaps.data.registry import Archive, File, Files
 
@@ -14,7 +14,7 @@ CONTENT = bytes(range(256)) * 2000
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         how = self.path.split("/")[1]
         if how == "missing":
             self.send_error(404)
@@ -56,7 +56,7 @@ def test_looked_for_in_the_named_folder_then_the_data_folder_then_the_cache(tmp_
         (place / "some_set" / "file.bin").write_bytes(CONTENT)
         mine.mkdir(exist_ok=True)
         shared.mkdir(exist_ok=True)
-        [found] = files.locate(wanted(), files.roots(mine))
+        [found] = tiny.located(wanted(), *files.roots(mine))
         where.append(found.path)
         assert files.read([found]) == [CONTENT]
     assert where == [place / "some_set" / "file.bin" for place in (cache, shared, mine)]
@@ -81,9 +81,11 @@ def test_a_checksum_that_does_not_match(tmp_path, unpacked):
     (tmp_path / "some_set").mkdir()
     (tmp_path / "some_set" / name).write_bytes(b"other")
     file = File("file.gz", "0" * 64, "file", "1" * 64)
-    found = files.locate(Files("some_set", (file,)), [tmp_path])
+    found = tiny.located(Files("some_set", (file,)), tmp_path)
     expected = ("1" if unpacked else "0") * 64
-    message = rf"{name} has SHA-256 {tiny.sha256(b'other')}, expected {expected}: it is damaged or another file"
+    message = (
+        rf"{name} has SHA-256 {tiny.sha256(b'other')}, expected {expected}: it is damaged or another file"
+    )
     with pytest.raises(ValueError, match=message):
         files.read(found)
 
@@ -103,12 +105,13 @@ def test_download_shows_a_bar_on_a_terminal(home, cache, monkeypatch):
         def isatty(self):
             return True
 
-    monkeypatch.setattr(sys, "stderr", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     fetch(wanted(f"{home}/good/file.bin"), cache)
-    assert "file.bin" in sys.stderr.getvalue()
-    assert "512.0/512.0 kB" in sys.stderr.getvalue()
+    assert "file.bin" in terminal.getvalue()
+    assert "512.0/512.0 kB" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("how", ["wrong", "broken", "missing"])
@@ -121,7 +124,9 @@ def test_the_second_home_is_tried_when_the_first_fails(home, cache, how):
 def test_one_error_when_all_homes_fail(home, cache, monkeypatch, tmp_path):
     monkeypatch.setenv("FASTCAPS_DATA", str(tmp_path))
     # A port on which nobody listens.
-    urls = [f"{home}/{how}/file.bin" for how in ("wrong", "broken", "missing")] + ["http://127.0.0.1:9/file.bin"]
+    urls = [f"{home}/{how}/file.bin" for how in ("wrong", "broken", "missing")] + [
+        "http://127.0.0.1:9/file.bin"
+    ]
     with pytest.raises(FileNotFoundError) as caught:
         fetch(wanted(*urls), cache)
     assert str(caught.value) == (
@@ -145,7 +150,9 @@ def test_an_archive_is_downloaded_whole(home, cache):
         (name, cache / "some_set" / "all.bin", True) for name in "ab"
     ]
     broken = dataclasses.replace(archive, name="b.bin", digest="md5:" + "0" * 32)
-    with pytest.raises(FileNotFoundError, match=r"wanted are c \(or b\.bin\); .* its checksum does not match"):
+    with pytest.raises(
+        FileNotFoundError, match=r"wanted are c \(or b\.bin\); .* its checksum does not match"
+    ):
         fetch(Files("other_set", (File("c"),), broken), cache)
 
 

@@ -3,12 +3,12 @@ import gzip
 import numpy as np
 import pytest
 import torch
-from data import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fastcaps.data import files, idx, load
+from data import tiny
+from fastcaps.data import idx, load
 from fastcaps.data.registry import SETS
 
 
@@ -33,14 +33,14 @@ def test_a_set_is_read_in_the_order_of_its_files(tmp_path, monkeypatch):
     assert (data.train.labels.numpy() == labels).all()
     assert len(data.test) == 20
     assert data.provenance["kind"] == "original"
-    assert set(data.provenance["files"]) == {file.name for file in SETS["mnist"].files.files}
+    assert set(data.provenance["files"]) == {file.name for file in tiny.files_of(SETS["mnist"])}
 
 
 def test_unpacked_files_are_the_same_set(tmp_path, monkeypatch):
     entry = tiny.write_idx_set(tmp_path)
     monkeypatch.setitem(SETS, "mnist", entry)
     packed = load("mnist", data_dir=tmp_path)
-    for file in entry.files.files:
+    for file in tiny.files_of(entry):
         path = tmp_path / "mnist" / file.name
         (tmp_path / "mnist" / file.unpacked).write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
@@ -51,17 +51,22 @@ def test_unpacked_files_are_the_same_set(tmp_path, monkeypatch):
 
 def test_truncated_gzip():
     packed = gzip.compress(tiny.idx_bytes(np.arange(200, dtype=np.uint8)))
-    with pytest.raises(ValueError, match=r"^x/labels\.gz can't be unpacked \(.*end-of-stream.*\): it is truncated or"):
+    with pytest.raises(
+        ValueError, match=r"^x/labels\.gz can't be unpacked \(.*end-of-stream.*\): it is truncated or"
+    ):
         idx.decode(packed[:-20], "x/labels.gz", 1)
 
 
 def test_wrong_magic_number():
     content = tiny.idx_bytes(np.zeros(3, np.uint8))
     with pytest.raises(
-        ValueError, match=r"^labels begins with the magic number 0x00000801, expected 0x00000803: .* of images"
+        ValueError,
+        match=r"^labels begins with the magic number 0x00000801, expected 0x00000803: .* of images",
     ):
         idx.decode(content, "labels", 3)
-    with pytest.raises(ValueError, match=r"magic number 0x, expected 0x00000801: it is not an idx file of labels"):
+    with pytest.raises(
+        ValueError, match=r"magic number 0x, expected 0x00000801: it is not an idx file of labels"
+    ):
         idx.decode(b"", "labels", 1)
 
 
@@ -76,7 +81,11 @@ def test_truncated_content():
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        ((5, 28, 28), [0, 1, 2, 3], r"train-images.*\.gz has 5 images, .*train-labels.*\.gz has 4 labels: they don't"),
+        (
+            (5, 28, 28),
+            [0, 1, 2, 3],
+            r"train-images.*\.gz has 5 images, .*train-labels.*\.gz has 4 labels: they don't",
+        ),
         ((3, 28, 28), [0, 10, 2], r"train-labels.*\.gz has label 10 at image 1, expected 0 to 9"),
         ((3, 27, 28), [0, 1, 2], r"train-images.*\.gz has images of 27×28, expected 28×28 for mnist"),
     ],
@@ -90,6 +99,6 @@ def test_files_that_do_not_belong_together(tmp_path, images, labels, message):
     contents = [gzip.compress(content) for content in contents]
     entry = tiny.with_hashes(SETS["mnist"], contents)
     tiny.write(tmp_path, entry, contents)
-    found = files.locate(entry.files, [tmp_path])
+    found = tiny.located(entry.files, tmp_path)
     with pytest.raises(ValueError, match=message):
         idx.load(entry, found)

@@ -1,19 +1,18 @@
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from data import tiny
 from PIL import Image
 
+from data import tiny
 from fastcaps.data import generated, load, variants
 from fastcaps.data.registry import SETS
 
 
 @pytest.fixture
-def mnist(tmp_path, monkeypatch) -> Path:
+def mnist(tmp_path, monkeypatch):
     """A data folder with a tiny MNIST, from which tiny variants can be made."""
     root = tmp_path / "data"
     monkeypatch.setitem(SETS, "mnist", tiny.write_idx_set(root, train=60, test=20))
@@ -34,7 +33,7 @@ def test_made_once_and_the_same_every_time(mnist, monkeypatch, cache, name):
     [images, document] = sorted((cache / "generated").iterdir(), key=lambda path: path.suffix, reverse=True)
     recorded = json.loads(document.read_text())
     assert recorded["recipe"]["seed"] == 0
-    assert recorded["recipe"]["sources"] == {file.name: file.sha256 for file in SETS["mnist"].files.files}
+    assert recorded["recipe"]["sources"] == {file.name: file.sha256 for file in tiny.files_of(SETS["mnist"])}
     assert first.provenance == {"kind": "generated", **recorded}
     written = images.read_bytes()
 
@@ -65,7 +64,9 @@ def test_turning_by_quarters_is_exact():
     images = np.random.default_rng(0).integers(0, 256, (4, 1, 28, 28), np.uint8)
     turned = variants._turned(images, np.arange(4) * np.pi / 2)
     for k in range(4):
-        assert (turned[k, 0] == np.rot90(images[k, 0], -k)).all() or (turned[k, 0] == np.rot90(images[k, 0], k)).all()
+        assert (turned[k, 0] == np.rot90(images[k, 0], -k)).all() or (
+            turned[k, 0] == np.rot90(images[k, 0], k)
+        ).all()
 
 
 def test_turning_agrees_with_a_loop_over_pixels():
@@ -104,11 +105,9 @@ def test_backgrounds_are_the_brighter_of_digit_and_patch(mnist, tmp_path, monkey
         rest = np.s_[:, 45:] if cut == np.s_[:, :45] else np.s_[50:]
         halves.append((grey[cut], grey[rest]))
     random = np.random.default_rng(0)
-    drawn = variants._drawn(
-        SETS["background_mnist"],
-        tuple((images[:, None], labels) for images, labels in (tiny.digit_images(60), tiny.digit_images(20, 1))),
-        random,
-    )
+    (train, train_labels), (test, test_labels) = tiny.digit_images(60), tiny.digit_images(20, 1)
+    whole = (train[:, None], train_labels), (test[:, None], test_labels)
+    drawn = variants._drawn(SETS["background_mnist"], whole, random)
     for half, split in enumerate((data.train, data.test)):
         windows = [
             np.lib.stride_tricks.sliding_window_view(photograph[half], (28, 28)).reshape(-1, 28, 28)
@@ -124,7 +123,8 @@ def test_patches_have_texture_and_photographs_without_are_left_out(mnist, tmp_pa
     photographs.mkdir()
     Image.new("L", (90, 60), 200).save(photographs / "flat.png")
     with pytest.raises(
-        ValueError, match=r"the photographs in .*photographs have no patch of 28×28 whose .* is at least 24 of 255"
+        ValueError,
+        match=r"the photographs in .*photographs have no patch of 28×28 whose .* is at least 24 of 255",
     ):
         load("background_mnist", data_dir=mnist, photographs=photographs)
     _photograph(photographs / "noise.png", 3)

@@ -1,4 +1,4 @@
-"""Tiny files of every format, written by the tests themselves, with registry entries that have their hashes."""
+"""Tiny files of every format, written by the tests themselves, with registry entries for them."""
 
 import dataclasses
 import gzip
@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fastcaps.data.registry import SETS, File, NamedSet
+from fastcaps.data import files
+from fastcaps.data.registry import SETS, File, Files, NamedSet
 
 
 def idx_bytes(array):
@@ -24,7 +25,7 @@ def sha256(content):
 
 
 def digit_images(count, seed=0):
-    """Images ``(n 28 28)`` with something bright in the middle, and labels ``(n)`` in which every class occurs."""
+    """Images ``(n 28 28)`` with something bright in the middle, and labels ``(n)`` of every class."""
     random = np.random.default_rng(seed)
     images = np.zeros((count, 28, 28), np.uint8)
     images[:, 6:22, 9:19] = random.integers(0, 256, (count, 16, 10))
@@ -43,8 +44,18 @@ def with_hashes(entry: NamedSet, contents, **changes) -> NamedSet:
         )
         for file, content in zip(entry.files.files, contents, strict=True)
     )
-    files = dataclasses.replace(entry.files, files=hashed)
-    return dataclasses.replace(entry, files=files, **changes)
+    return dataclasses.replace(entry, files=dataclasses.replace(entry.files, files=hashed), **changes)
+
+
+def files_of(entry: NamedSet) -> tuple[File, ...]:
+    assert entry.files is not None
+    return entry.files.files
+
+
+def located(wanted: Files | None, *places: Path) -> list[files.Found]:
+    """Where all files of a set are."""
+    assert wanted is not None
+    return [item for item in files.locate(wanted, places) if item is not None]
 
 
 def idx_contents(train=60, test=20):
@@ -92,8 +103,10 @@ def tar_bytes(members):
 
 def amat_bytes(images, labels):
     """Images ``(n h w)`` between 0 and 1 and labels as the lines of an .amat file."""
-    rows = (" ".join(f"{value:.6g}" for value in [*image.reshape(-1), label]) for image, label in zip(images, labels, strict=True))
-    return ("\n".join(rows) + "\n").encode()
+    rows = np.column_stack([images.reshape(len(images), -1), labels])
+    buffer = io.BytesIO()
+    np.savetxt(buffer, rows, fmt="%.6g")
+    return buffer.getvalue()
 
 
 def save_image(path: Path, size=(20, 24), colour=False, value=None) -> None:

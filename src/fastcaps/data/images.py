@@ -47,7 +47,9 @@ def header(path: Path) -> Header:
     content = path.read_bytes()
     with _opened(path, content) as image:
         w, h = image.size
-        if image.getexif().get(_ORIENTATION) in _SIDEWAYS:
+        # A PNG file may have its Exif data after the pixels, and Pillow would decode these to get there.
+        known = image.format != "PNG" or "exif" in image.info
+        if known and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
             w, h = h, w
         return Header(h, w, image.mode in _GREY, hashlib.sha256(content).hexdigest())
 
