@@ -5,9 +5,9 @@ import sys
 
 import pytest
 from PIL import Image
+from tests.data import tiny
 from typer.testing import CliRunner
 
-from data import tiny
 from fastcaps.cli import app
 from fastcaps.data.registry import SETS
 
@@ -82,9 +82,7 @@ def test_get_brings_files_to_the_named_folder(folder, tmp_path, monkeypatch):
     from fastcaps.data import files
 
     asked = []
-    monkeypatch.setattr(
-        files, "_download", lambda item, wanted, into, places: asked.append((item.name, into))
-    )
+    monkeypatch.setattr(files, "_download", lambda item, wanted, into, places: asked.append((item.name, into)))
     monkeypatch.setattr(files, "read", lambda found: [])
     assert run("get", "cifar10").exit_code == 0
     assert run("get", "cifar10", "--data-dir", tmp_path / "new").exit_code == 0

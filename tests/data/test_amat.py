@@ -4,14 +4,12 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from tests.data import tiny
 
-from data import tiny
 from fastcaps.data import load
 from fastcaps.data.registry import SETS
 
-NAMES = {
-    name: [file.name for file in tiny.files_of(SETS[name])] for name in ("rotated_mnist", "background_mnist")
-}
+NAMES = {name: [file.name for file in tiny.files_of(SETS[name])] for name in ("rotated_mnist", "background_mnist")}
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +75,7 @@ def test_inside_the_zip(tmp_path):
 
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    with pytest.raises(
-        ValueError, match=r"mnist_rotation_new\.zip can't be unpacked \(File is not a zip file\)"
-    ):
+    with pytest.raises(ValueError, match=r"mnist_rotation_new\.zip can't be unpacked \(File is not a zip file\)"):
         load("rotated_mnist", data_dir=tmp_path / "packed")
     damaged = bytearray(whole)
     damaged[2000:2040] = bytes(40)
@@ -88,9 +84,7 @@ def test_inside_the_zip(tmp_path):
         load("rotated_mnist", data_dir=tmp_path / "packed")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(NAMES["rotated_mnist"][1], test)
-    with pytest.raises(
-        ValueError, match=r"mnist_rotation_new\.zip has no mnist_all_.*_train_valid\.amat in it"
-    ):
+    with pytest.raises(ValueError, match=r"mnist_rotation_new\.zip has no mnist_all_.*_train_valid\.amat in it"):
         load("rotated_mnist", data_dir=tmp_path / "packed")
 
 

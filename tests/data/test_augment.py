@@ -50,9 +50,7 @@ def reference(settings, images, chances):
     seed=st.integers(0, 99),
 )
 def test_agrees_with_the_loop(b, c, h, w, shift, fill, crop, flip, brightness, contrast, seed):
-    settings = Augmentation(
-        shift=shift, fill=fill, crop=crop, flip=flip, brightness=brightness, contrast=contrast
-    )
+    settings = Augmentation(shift=shift, fill=fill, crop=crop, flip=flip, brightness=brightness, contrast=contrast)
     torch.manual_seed(seed)
     images = random_images(b, c, h, w)
     chances = torch.rand(b, 5, dtype=torch.float64)
@@ -132,9 +130,7 @@ def test_unknown_settings():
 
 
 def test_images_that_do_not_fit():
-    with pytest.raises(
-        ValueError, match=r"images have shape \(28, 28\), expected \(batch, channels, height, width\)"
-    ):
+    with pytest.raises(ValueError, match=r"images have shape \(28, 28\), expected \(batch, channels, height, width\)"):
         Augmentation().test_view(torch.zeros(28, 28))
     with pytest.raises(ValueError, match=r"a crop of 24×24 doesn't fit into images of 28×20: make it"):
         Augmentation(crop=(24, 24)).augment(torch.zeros(1, 1, 28, 20))

@@ -33,10 +33,7 @@ def test_ranks_divide_every_step_without_overlap_or_loss(count, batch_size, worl
     view = SHIFT.test_view
 
     def labels(**ranks):
-        return [
-            y.tolist()
-            for _, y in batches(split, batch_size, view=view, shuffle_seed=seed, epoch=epoch, **ranks)
-        ]
+        return [y.tolist() for _, y in batches(split, batch_size, view=view, shuffle_seed=seed, epoch=epoch, **ranks)]
 
     whole = labels()
     assert sorted(chain(*whole)) == list(range(count))
@@ -56,9 +53,7 @@ def test_the_order_follows_seed_and_epoch():
     split = numbered(50)
 
     def order(seed, epoch):
-        return [
-            n for _, y in batches(split, 7, view=SHIFT, shuffle_seed=seed, epoch=epoch) for n in y.tolist()
-        ]
+        return [n for _, y in batches(split, 7, view=SHIFT, shuffle_seed=seed, epoch=epoch) for n in y.tolist()]
 
     assert order(1, 2) == order(1, 2)
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data import tiny
 
-from data import tiny
 from fastcaps.data import SETS, Split, load
 from fastcaps.data.dataset import stratified
 from fastcaps.nn.config import CapsNetConfig
@@ -38,11 +38,7 @@ def test_each_class_gives_its_share(labels, data, seed):
 
 def test_a_subset_of_a_subset():
     images = torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 1, 2, 2)
-    split = (
-        Split(torch.arange(10), images.__getitem__)
-        .subset(torch.tensor([9, 7, 5, 3]))
-        .subset(torch.tensor([2, 0]))
-    )
+    split = Split(torch.arange(10), images.__getitem__).subset(torch.tensor([9, 7, 5, 3])).subset(torch.tensor([2, 0]))
     assert len(split) == 2
     assert split.labels.tolist() == [5, 9]
     assert split.images(torch.tensor([1, 0, 1]))[:, 0, 0, 0].tolist() == [9, 5, 9]
@@ -90,9 +86,7 @@ def test_holding_out_a_validation_part(digits):
 
 @pytest.mark.parametrize("held_out", [0, 1437, 0.0, 1.0, -0.5, True])
 def test_what_cannot_be_held_out(digits, held_out):
-    message = (
-        rf"^{held_out} of 1437 training images can't be held out: expected a fraction .* from 1 to 1436$"
-    )
+    message = rf"^{held_out} of 1437 training images can't be held out: expected a fraction .* from 1 to 1436$"
     with pytest.raises(ValueError, match=message):
         digits.validation_split(held_out)
 
@@ -104,9 +98,7 @@ def test_a_set_cannot_be_changed(digits):
 
 def test_unknown_names():
     known = "mnist, fashion_mnist, cifar10, rotated_mnist, background_mnist, digits"
-    message = (
-        rf"^there is no data set 'minst', and no folder of that name: expected one of {known}, or a folder"
-    )
+    message = rf"^there is no data set 'minst', and no folder of that name: expected one of {known}, or a folder"
     with pytest.raises(ValueError, match=message):
         load("minst")
 

@@ -5,8 +5,8 @@ import sys
 import threading
 
 import pytest
+from tests.data import tiny
 
-from data import tiny
 from fastcaps.data import files
 from fastcaps.data.registry import Archive, File, Files
 
@@ -83,9 +83,7 @@ def test_a_checksum_that_does_not_match(tmp_path, unpacked):
     file = File("file.gz", "0" * 64, "file", "1" * 64)
     found = tiny.located(Files("some_set", (file,)), tmp_path)
     expected = ("1" if unpacked else "0") * 64
-    message = (
-        rf"{name} has SHA-256 {tiny.sha256(b'other')}, expected {expected}: it is damaged or another file"
-    )
+    message = rf"{name} has SHA-256 {tiny.sha256(b'other')}, expected {expected}: it is damaged or another file"
     with pytest.raises(ValueError, match=message):
         files.read(found)
 
@@ -124,9 +122,7 @@ def test_the_second_home_is_tried_when_the_first_fails(home, cache, how):
 def test_one_error_when_all_homes_fail(home, cache, monkeypatch, tmp_path):
     monkeypatch.setenv("FASTCAPS_DATA", str(tmp_path))
     # A port on which nobody listens.
-    urls = [f"{home}/{how}/file.bin" for how in ("wrong", "broken", "missing")] + [
-        "http://127.0.0.1:9/file.bin"
-    ]
+    urls = [f"{home}/{how}/file.bin" for how in ("wrong", "broken", "missing")] + ["http://127.0.0.1:9/file.bin"]
     with pytest.raises(FileNotFoundError) as caught:
         fetch(wanted(*urls), cache)
     assert str(caught.value) == (
@@ -150,9 +146,7 @@ def test_an_archive_is_downloaded_whole(home, cache):
         (name, cache / "some_set" / "all.bin", True) for name in "ab"
     ]
     broken = dataclasses.replace(archive, name="b.bin", digest="md5:" + "0" * 32)
-    with pytest.raises(
-        FileNotFoundError, match=r"wanted are c \(or b\.bin\); .* its checksum does not match"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"wanted are c \(or b\.bin\); .* its checksum does not match"):
         fetch(Files("other_set", (File("c"),), broken), cache)
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data import tiny
 
-from data import tiny
 from fastcaps.data import load
 
 
@@ -195,9 +195,7 @@ def test_an_image_that_is_cut_short(divided):
 def test_an_image_of_32_bits(divided):
     Image.fromarray(np.zeros((20, 24), np.int32)).save(divided / "train" / "cat" / "a.tif")
     data = load(divided)
-    with pytest.raises(
-        ValueError, match=r"a\.tif can't be decoded as an image \(it has 32-bit pixels \(mode I"
-    ):
+    with pytest.raises(ValueError, match=r"a\.tif can't be decoded as an image \(it has 32-bit pixels \(mode I"):
         everything(data.train)
 
 
@@ -209,9 +207,7 @@ def test_a_decompression_bomb(divided, side):
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
     pixels = chunk(b"IDAT", zlib.compress(bytes(1000)))
-    (divided / "test" / "dog" / "bomb.png").write_bytes(
-        b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
-    )
+    (divided / "test" / "dog" / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b""))
     message = r"bomb\.png has more than 89,478,485 pixels and may be a decompression bomb: make it smaller"
     with pytest.raises(ValueError, match=message):
         load(divided)

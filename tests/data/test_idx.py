@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.data import tiny
 
-from data import tiny
 from fastcaps.data import idx, load
 from fastcaps.data.registry import SETS
 
@@ -51,9 +51,7 @@ def test_unpacked_files_are_the_same_set(tmp_path, monkeypatch):
 
 def test_truncated_gzip():
     packed = gzip.compress(tiny.idx_bytes(np.arange(200, dtype=np.uint8)))
-    with pytest.raises(
-        ValueError, match=r"^x/labels\.gz can't be unpacked \(.*end-of-stream.*\): it is truncated or"
-    ):
+    with pytest.raises(ValueError, match=r"^x/labels\.gz can't be unpacked \(.*end-of-stream.*\): it is truncated or"):
         idx.decode(packed[:-20], "x/labels.gz", 1)
 
 
@@ -64,9 +62,7 @@ def test_wrong_magic_number():
         match=r"^labels begins with the magic number 0x00000801, expected 0x00000803: .* of images",
     ):
         idx.decode(content, "labels", 3)
-    with pytest.raises(
-        ValueError, match=r"magic number 0x, expected 0x00000801: it is not an idx file of labels"
-    ):
+    with pytest.raises(ValueError, match=r"magic number 0x, expected 0x00000801: it is not an idx file of labels"):
         idx.decode(b"", "labels", 1)
 
 

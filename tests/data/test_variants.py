@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data import tiny
 
-from data import tiny
 from fastcaps.data import generated, load, variants
 from fastcaps.data.registry import SETS
 
@@ -64,9 +64,7 @@ def test_turning_by_quarters_is_exact():
     images = np.random.default_rng(0).integers(0, 256, (4, 1, 28, 28), np.uint8)
     turned = variants._turned(images, np.arange(4) * np.pi / 2)
     for k in range(4):
-        assert (turned[k, 0] == np.rot90(images[k, 0], -k)).all() or (
-            turned[k, 0] == np.rot90(images[k, 0], k)
-        ).all()
+        assert (turned[k, 0] == np.rot90(images[k, 0], -k)).all() or (turned[k, 0] == np.rot90(images[k, 0], k)).all()
 
 
 def test_turning_agrees_with_a_loop_over_pixels():

@@ -8,7 +8,7 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps._files import write_atomically
-from fastcaps.cli._common import command, print_json, print_table
+from fastcaps.cli._common import DataDir, Json, command, print_json, print_table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,16 +16,10 @@ app = typer.Typer(
     help="What data sets there are, bringing them, looking at them.",
 )
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder that has the files, looked in before $FASTCAPS_DATA and the cache."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-
 
 @app.command("list")
 @command
-def list_sets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the data sets: their sizes, whether and where they are at hand, where they can be had.
 
     Example:  fastcaps data list --data-dir ~/data
@@ -37,9 +31,7 @@ def list_sets(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         print_json(sets)
         return
     _print_sets(sets)
-    typer.echo(
-        "A folder with one sub-folder of images a class is a data set too: give its path instead of a name."
-    )
+    typer.echo("A folder with one sub-folder of images a class is a data set too: give its path instead of a name.")
 
 
 @app.command()
@@ -54,7 +46,7 @@ def get(
         bool,
         typer.Option("--original", help="For variants of MNIST: download the files of 2007, make nothing."),
     ] = False,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Download data sets, or make the generated ones, and verify them.
 

@@ -75,14 +75,12 @@ def _parse(entry: NamedSet, item: Found) -> tuple[NDArray[np.uint8], NDArray[np.
         wrong = np.flatnonzero(~((values >= 0) & (values <= 1)).all(1))
         if len(wrong):
             raise ValueError(
-                f"{item.title} has a pixel outside 0 to 1 in line {first + wrong[0]}: "
-                "it is damaged; fetch it again"
+                f"{item.title} has a pixel outside 0 to 1 in line {first + wrong[0]}: it is damaged; fetch it again"
             )
         wrong = np.flatnonzero(rows[:, -1] != np.floor(rows[:, -1]))
         if len(wrong):
             raise ValueError(
-                f"{item.title} has label {rows[wrong[0], -1]:g} in line {first + wrong[0]}, "
-                "expected a whole number"
+                f"{item.title} has label {rows[wrong[0], -1]:g} in line {first + wrong[0]}, expected a whole number"
             )
         images.append(np.rint(values * 255).astype(np.uint8).reshape(-1, *entry.image_shape))
         labels.append(rows[:, -1].astype(np.int64))

@@ -67,9 +67,7 @@ class Augmentation:
         if self.shift:
             margins = (self.shift,) * 4
             # Only floating-point images can have their edges repeated.
-            images = (
-                pad(images, margins) if self.fill == "zero" else pad(as_float(images), margins, "replicate")
-            )
+            images = pad(images, margins) if self.fill == "zero" else pad(as_float(images), margins, "replicate")
         windows = images.unfold(2, h, 1).unfold(3, w, 1)  # (b, c, places down, places across, h, w)
         down = (chances[:, 0] * windows.shape[2]).long()
         across = (chances[:, 1] * windows.shape[3]).long()
@@ -104,9 +102,7 @@ class Augmentation:
     def _checked(self, images: Tensor) -> tuple[int, int]:
         """Height and width of the result."""
         if images.ndim != 4:
-            raise ValueError(
-                f"images have shape {tuple(images.shape)}, expected (batch, channels, height, width)"
-            )
+            raise ValueError(f"images have shape {tuple(images.shape)}, expected (batch, channels, height, width)")
         h, w = self.crop or images.shape[2:]
         if h > images.shape[2] or w > images.shape[3]:
             raise ValueError(

@@ -23,9 +23,7 @@ class Split:
         labels: class numbers ``(n)``, int64.
     """
 
-    def __init__(
-        self, labels: Tensor, read: Callable[[Tensor], Tensor], chosen: Tensor | None = None
-    ) -> None:
+    def __init__(self, labels: Tensor, read: Callable[[Tensor], Tensor], chosen: Tensor | None = None) -> None:
         """A part of images that ``read`` gives.
 
         Args:
@@ -125,9 +123,7 @@ class DataSet:
         return CapsNetConfig.for_images(h, w, c, **(preset | changes))
 
 
-def stratified(
-    labels: NDArray[np.int64], count: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Hold out so many images, of each class its share, at random; both parts stay in the order of the set.
 
     Where ``count`` and the classes allow, each class has at least one image on both sides.

@@ -31,7 +31,5 @@ def load(entry: NamedSet) -> tuple[Arrays, Arrays, dict[str, Any]]:
     images = torch.nn.functional.pad(middle.round_(), (4, 4, 4, 4)).byte().numpy()  # (n, 1, 28, 28)
     labels = bunch.target.astype(np.int64)
     train, test = stratified(labels, entry.test, _SEED)
-    source = {
-        "scikit-learn load_digits": hashlib.sha256(np.ascontiguousarray(bunch.images).tobytes()).hexdigest()
-    }
+    source = {"scikit-learn load_digits": hashlib.sha256(np.ascontiguousarray(bunch.images).tobytes()).hexdigest()}
     return (images[train], labels[train]), (images[test], labels[test]), source

@@ -111,9 +111,7 @@ def _same_classes(folder: Path, train: Sequence[str], test: Sequence[str]) -> No
     missing, extra = sorted(set(train) - set(test)), sorted(set(test) - set(train))
     if missing or extra:
         words = [
-            f"{where} has no {', '.join(names)}"
-            for where, names in (("test", missing), ("train", extra))
-            if names
+            f"{where} has no {', '.join(names)}" for where, names in (("test", missing), ("train", extra)) if names
         ]
         raise ValueError(f"the classes of {folder} differ, {' and '.join(words)}: expected the same in both")
 
@@ -130,9 +128,7 @@ def _listed(tree: Path, classes: Sequence[str]) -> tuple[list[Path], list[int]]:
     return paths, labels
 
 
-def _held_out(
-    folder: Path, classes: Sequence[str], labels: Any, fraction: float, seed: int
-) -> tuple[Any, Any]:
+def _held_out(folder: Path, classes: Sequence[str], labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
     if not 0 < fraction < 1:
         raise ValueError(f"test_fraction is {fraction}, expected a number between 0 and 1")
     alone = np.flatnonzero(np.bincount(labels) < 2)

@@ -28,9 +28,7 @@ def paths(recipe: dict[str, Any]) -> tuple[Path, Path]:
     return stem.with_suffix(".safetensors"), stem.with_suffix(".json")
 
 
-def cached(
-    recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]
-) -> tuple[Arrays, Arrays, dict[str, Any]]:
+def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays, dict[str, Any]]:
     """Training part, test part and the document of a set, from the cache or made now.
 
     Args:

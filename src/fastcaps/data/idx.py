@@ -28,8 +28,7 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{title} can't be unpacked ({error}): "
-                "it is truncated or damaged; delete it and fetch it again"
+                f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and fetch it again"
             ) from None
     magic = content[:4]
     # Two zeros, 8 for unsigned bytes, the number of dimensions.

@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-_SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"}
-)
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"})
 _GREY = frozenset({"1", "L", "LA", "I;16", "I;16L", "I;16B"})
 # Exif orientations that turn an image on its side.
 _SIDEWAYS = frozenset({5, 6, 7, 8})
@@ -62,9 +60,7 @@ def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[n
             # Pillow would clip 16 bits at 255 instead of scaling them.
             upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
         elif upright.mode in ("I", "F"):
-            raise ValueError(
-                f"it has 32-bit pixels (mode {upright.mode}), expected 8 or 16 bits: convert it first"
-            )
+            raise ValueError(f"it has 32-bit pixels (mode {upright.mode}), expected 8 or 16 bits: convert it first")
         if upright.has_transparency_data:
             clear = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)

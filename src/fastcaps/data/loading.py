@@ -113,6 +113,4 @@ def _refuse(what: str, **options: Any) -> None:
     """Don't let an option that has no meaning for a set pass in silence."""
     for option, value in options.items():
         if value is not None:
-            raise ValueError(
-                f"{option} was given as {value!r}, which has no meaning for {what}: leave it out"
-            )
+            raise ValueError(f"{option} was given as {value!r}, which has no meaning for {what}: leave it out")

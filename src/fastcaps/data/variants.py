@@ -71,9 +71,7 @@ def on_backgrounds(
     """
     pictures = _pictures(photographs)
     recipe = _recipe(entry, sources, seed) | {
-        "photographs": {
-            name: hashlib.sha256(pixels.tobytes()).hexdigest() for name, pixels in pictures.items()
-        },
+        "photographs": {name: hashlib.sha256(pixels.tobytes()).hexdigest() for name, pixels in pictures.items()},
         "least_deviation": _TEXTURE,
         "regions": "training patches from the left or upper half, test patches from the other",
     }
@@ -101,9 +99,7 @@ def _recipe(entry: NamedSet, sources: dict[str, Any], seed: int) -> dict[str, An
     }
 
 
-def _drawn(
-    entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator
-) -> tuple[Arrays, Arrays]:
+def _drawn(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator) -> tuple[Arrays, Arrays]:
     """Images of both parts, none of them twice, from all of MNIST."""
     images = np.concatenate([part[0] for part in mnist])
     labels = np.concatenate([part[1] for part in mnist])
@@ -147,14 +143,10 @@ def _pictures(folder: str | Path | None) -> dict[str, NDArray[np.uint8]]:
         }
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(
-            f"the photographs' folder {root} is not a folder: name one that holds photographs"
-        )
+        raise FileNotFoundError(f"the photographs' folder {root} is not a folder: name one that holds photographs")
     files = image_files(root)
     if not files:
-        raise ValueError(
-            f"the photographs' folder {root} has no images in it: expected PNG, JPEG or the like"
-        )
+        raise ValueError(f"the photographs' folder {root} has no images in it: expected PNG, JPEG or the like")
     pictures = {path.relative_to(root).as_posix(): grey_photograph(path) for path in files}
     for name, pixels in pictures.items():
         if max(pixels.shape) < 56 or min(pixels.shape) < 28:

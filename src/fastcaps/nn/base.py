@@ -83,7 +83,7 @@ class CapsuleNetwork(nn.Module, ABC):
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
         """The batch whole where its gradient is wanted, in pieces otherwise."""
         whole = torch.is_grad_enabled() or len(images) <= _PIECE
-        return (images,) if whole else images.split(_PIECE)
+        return (images,) if whole else torch.split(images, _PIECE)
 
     def _checked(self, images: Tensor) -> Tensor:
         c, h, w = self.config.channels, self.config.height, self.config.width

@@ -49,8 +49,7 @@ def fold(model: CapsNet, master: "MasterCoefficients | Tensor", *, any_weights: 
     if values.shape != (i, j):
         given = "×".join(str(size) for size in values.shape)
         raise ValueError(
-            f"master coefficients are for {given} capsules, this model has {i}×{j}: "
-            "accumulate them with this model"
+            f"master coefficients are for {given} capsules, this model has {i}×{j}: accumulate them with this model"
         )
     provenance = {}
     if not isinstance(master, Tensor):
@@ -64,9 +63,9 @@ def fold(model: CapsNet, master: "MasterCoefficients | Tensor", *, any_weights: 
     weight = model.routing.weight
     with torch.device("meta"):
         fast = FastCapsNet(model.config)
-    fast.stem, fast.primary, fast.decoder = (
-        copy.deepcopy(part) for part in (model.stem, model.primary, model.decoder)
-    )
+    fast.stem = copy.deepcopy(model.stem)
+    fast.primary = copy.deepcopy(model.primary)
+    fast.decoder = copy.deepcopy(model.decoder)
     folded = fold_weights(weight.detach().double(), values.to(weight.device, torch.float64))
     fast.routing.weight = torch.nn.Parameter(folded.to(weight.dtype))
     fast.provenance = {**model.provenance, **provenance}

@@ -1,0 +1,519 @@
+"""The convolution of PrimaryCaps with several times fewer multiplications, and its gradient.
+
+A convolution with stride s is a sum of s² convolutions with stride 1: of the maps' phases (for s = 2, even and odd
+rows × even and odd columns), each with the entries of the kernel that meet this phase. The paper's 9×9 kernel
+becomes four, of 5×5, 5×4, 4×5 and 4×4 entries: at most r = ⌈k/s⌉ a side.
+
+Each of these is done by Toom–Cook's method, known for convolutions as Winograd's. To get m neighbouring outputs in one
+dimension, n = m + r − 1 inputs and r kernel entries are taken for the coefficients of polynomials and evaluated at n
+points (one of them is ∞); products at the points are added up and interpolated, transposed, to the m outputs:
+``y = Aᵀ[(G g) ⊙ (B d)]``. Two dimensions take each matrix twice. At each of the n² points the products of all phases
+and all channels are summed before interpolation, so the sums at one point are a matrix product: images × (s²·c) by
+(s²·c) × o. For MNIST, where m = 6 covers the whole 6×6 grid of capsules, these are 100 products in place of 36 · 81 / 4 = 729.
+
+The price is rounding, which grows with n. Relative to the standard deviation of the exact result, for the paper's
+networks in float32 (root mean square / largest over a batch; ordinary convolution has 3e-7 / 2e-6):
+
+ERRORS
+
+Memory order decides the speed. Maps are taken as ``(h w b c)``: then every evaluation is one matrix product with a small
+matrix on the left, and every point's operand is a contiguous ``(b c)`` matrix. Points are worked through one row of n at
+a time, so that what belongs to a row (evaluated maps, kernel, gradients) stays in the cache, in buffers that are used
+again for the next row; kernels, which are large, are read once whatever the batch.
+
+Letters: ``b`` images (or tiles of images), ``h w`` their height and width, ``c`` channels of the maps, ``o`` channels of the
+result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs, ``r`` entries a side of a phase's kernel,
+``n`` points, ``p q`` phase of rows and of columns.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Tiles that `choose_tile` picks from.
+TILES = (6, 4, 3)
+
+# Finite points by their number; ∞ comes on top. Found by search for the least rounding error with 5×5 kernels; they
+# come in pairs x and −1/x because that balances the powers of large and small ones.
+_POINTS = {
+    1: "0",
+    2: "0 -1",
+    3: "0 1 -1",
+    4: "0 1 -1 2",
+    5: "0 1 -1 2 -1/2",
+    6: "0 1 -1 -1/2 2/3 -3",
+    7: "0 1 -1 2 -2 1/2 -1/2",
+    8: "0 1 -1 2 -2 1/2 -1/2 4/3",
+    9: "0 6/5 -5/6 5/2 -5/2 2/5 -2/5 5/7 -7/5",
+}
+
+# Evaluated maps held at a time: a larger batch is worked through in pieces.
+_PIECE_BYTES = 64 * 2**20
+
+
+class Transforms(NamedTuple):
+    """The three matrices for m outputs of r kernel entries, in float64: Aᵀ ``(m n)``, G ``(n r)``, B ``(n n)``."""
+
+    outputs: Tensor
+    kernel: Tensor
+    maps: Tensor
+
+
+class _Plan(NamedTuple):
+    """How one convolution is cut up."""
+
+    size: int  # k
+    stride: int  # s
+    tile: int  # m
+    points: int  # n
+    height: int  # of the result
+    width: int
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles over the height and the width of the result."""
+        return -(-self.height // self.tile), -(-self.width // self.tile)
+
+    @property
+    def window(self) -> int:
+        """Side of the part of the maps that one tile of outputs sees."""
+        return self.stride * self.points
+
+    @property
+    def step(self) -> int:
+        """From one window to the next."""
+        return self.stride * self.tile
+
+
+def transforms(tile: int, taps: int) -> Transforms:
+    """The matrices of Toom–Cook's method, computed in fractions.
+
+    The rows of a point in the three matrices may be scaled freely as long as the product of the scales is one; here
+    by the powers of two that bring their norms closest together, which rounds nothing.
+
+    Args:
+        tile: outputs, m.
+        taps: kernel entries, r.
+    """
+    _check_points(tile, taps)
+    return Transforms(*(torch.tensor(matrix, dtype=torch.float64) for matrix in _toom_cook(tile, taps)))
+
+
+def winograd_conv2d(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, tile: int) -> Tensor:
+    """``torch.nn.functional.conv2d(maps, weight, bias, stride)``, by Winograd's method.
+
+    The gradient, on maps, weight and bias, is exact but for rounding and can be taken once. Nothing is kept for it but the
+    arguments. On one machine and with the same number of threads, results and gradients repeat bit for bit.
+
+    Args:
+        maps: ``(b c h w)`` in any memory order; ``(h w b c)`` saves a copy.
+        weight: ``(o c k k)``.
+        bias: ``(o)``.
+        stride: s.
+        tile: side m of the tiles the result is made of; ``m + ⌈k/s⌉`` is at most 11.
+
+    Returns:
+        ``(b o h' w')``, in memory ``(b h' w' o)``.
+    """
+    plan = _plan(maps, weight.shape, bias, stride, tile)
+    if maps.dtype != weight.dtype or not maps.is_floating_point():
+        raise ValueError(f"maps are {maps.dtype}, weights {weight.dtype}: expected one floating-point type")
+    by_position: Tensor = _Winograd.apply(maps, weight, bias, plan)  # (b, h', w', o)
+    return by_position.permute(0, 3, 1, 2)  # (b, o, h', w')
+
+
+def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
+    """The values of a kernel at all points, computed in float64, for `winograd_conv2d_transformed`.
+
+    Args:
+        weight: ``(o c k k)``.
+        stride: s.
+        tile: m.
+
+    Returns:
+        ``(n s s n c o)`` in the weight's type: point of rows, phase of rows, phase of columns, point of columns.
+    """
+    o, c, size, _ = _checked_weight(weight.shape, stride)
+    taps = -(-size // stride)
+    _check_points(tile, taps)
+    points = tile + taps - 1
+    result = weight.new_empty(points, stride, stride, points, c, o)
+    with torch.no_grad():
+        matrix = transforms(tile, taps).kernel.to(weight.device)
+        by_entry = _by_entry(weight).double()  # (k, k, c·o)
+        rows = by_entry.new_empty(stride, size, c * o)
+        for alpha in range(points):
+            for p in range(stride):
+                entries = by_entry[p::stride].flatten(1)  # (rows of the phase, k·c·o)
+                torch.mm(matrix[alpha, None, : len(entries)], entries, out=rows[p].view(1, -1))
+            for p, q in _phases(stride):
+                entries = rows[p, q::stride]  # (columns of the phase, c·o)
+                result[alpha, p, q] = (matrix[:, : len(entries)] @ entries).view(points, c, o)
+    return result
+
+
+def winograd_conv2d_transformed(
+    maps: Tensor, kernel: Tensor, bias: Tensor | None, size: int, tile: int
+) -> Tensor:
+    """`winograd_conv2d` with a kernel that was transformed before; without gradient.
+
+    Args:
+        maps: ``(b c h w)`` in any memory order; ``(h w b c)`` saves a copy.
+        kernel: ``(n s s n c o)``, from `transform_kernel`.
+        bias: ``(o)``.
+        size: k, side of the kernel before it was transformed.
+        tile: m, as for `transform_kernel`.
+
+    Returns:
+        ``(b o h' w')``, in memory ``(b h' w' o)``.
+    """
+    stride = kernel.shape[1] if kernel.ndim == 6 else 1
+    points = tile - 1 - (-size // stride)
+    if kernel.ndim != 6 or kernel.shape[:4] != (points, stride, stride, points):
+        raise ValueError(
+            f"the transformed kernel has shape {tuple(kernel.shape)}, expected ({points}, {stride}, {stride}, "
+            f"{points}, c, o) for a kernel of {size}×{size} and tiles of {tile}×{tile}"
+        )
+    c, o = kernel.shape[4:]
+    plan = _plan(maps, torch.Size((o, c, size, size)), bias, stride, tile)
+    if maps.dtype != kernel.dtype or not maps.is_floating_point():
+        raise ValueError(f"maps are {maps.dtype}, the kernel {kernel.dtype}: expected one floating-point type")
+    with torch.no_grad():
+        result = _convolve(maps, kernel, bias, plan)  # (b, h', w', o)
+    return result.permute(0, 3, 1, 2)  # (b, o, h', w')
+
+
+@lru_cache(maxsize=None)
+def _toom_cook(tile: int, taps: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """Aᵀ, G and B as numbers: a cache of tensors would mix those made with and without gradient mode."""
+    finite = [Fraction(point) for point in _POINTS[tile + taps - 2].split()]
+    # Outputs and kernel are evaluated as polynomials: row (1, x, x², …); ∞ takes the highest coefficient.
+    outputs = [[x**y for y in range(tile)] for x in finite] + [[Fraction(y == tile - 1) for y in range(tile)]]
+    kernel = [[x**y for y in range(taps)] for x in finite] + [[Fraction(y == taps - 1) for y in range(taps)]]
+    # Maps by the transpose of interpolation: Lagrange's polynomials; for ∞ the one that vanishes at all points.
+    maps = []
+    for x in finite:
+        others = [z for z in finite if z != x]
+        value = Fraction(1)
+        for z in others:
+            value *= x - z
+        maps.append([entry / value for entry in _with_roots(others)] + [Fraction(0)])
+    maps.append(_with_roots(finite))
+    for rows in zip(outputs, kernel, maps, strict=True):
+        norms = [sum(float(entry) ** 2 for entry in row) ** 0.5 for row in rows]
+        mean = (norms[0] * norms[1] * norms[2]) ** (1 / 3)
+        scales = [_power_of_two(mean / norm) for norm in norms[:2]]
+        for row, scale in zip(rows, [*scales, 1 / (scales[0] * scales[1])], strict=True):
+            row[:] = [entry * scale for entry in row]
+    columns = list(zip(*outputs, strict=True))
+    return tuple(tuple(tuple(map(float, row)) for row in matrix) for matrix in (columns, kernel, maps))
+
+
+def _with_roots(roots: list[Fraction]) -> list[Fraction]:
+    """Coefficients, lowest first, of the product of ``x − root``."""
+    coefficients = [Fraction(1)]
+    for root in roots:
+        shifted = [Fraction(0), *coefficients]
+        coefficients = [a - root * b for a, b in zip(shifted, [*coefficients, Fraction(0)], strict=True)]
+    return coefficients
+
+
+def _power_of_two(value: float) -> Fraction:
+    return Fraction(2) ** round(torch.tensor(value, dtype=torch.float64).log2().item())
+
+
+def _checked_weight(shape: torch.Size, stride: int) -> torch.Size:
+    if len(shape) != 4 or shape[2] != shape[3] or 0 in shape:
+        raise ValueError(f"weights have shape {tuple(shape)}, expected (o, c, k, k), none of them 0")
+    if stride < 1:
+        raise ValueError(f"stride is {stride}, expected at least 1")
+    return shape
+
+
+def _check_points(tile: int, taps: int) -> None:
+    most = len(_POINTS) + 2 - taps
+    if not 1 <= tile <= most or tile + taps < 3:
+        raise ValueError(
+            f"tile is {tile}, expected 1 to {most} for phases with {taps}×{taps} kernel entries"
+            if most > 1
+            else f"phases have {taps}×{taps} kernel entries, expected at most {len(_POINTS)}: use ordinary convolution"
+        )
+
+
+def _plan(maps: Tensor, weight: torch.Size, bias: Tensor | None, stride: int, tile: int) -> _Plan:
+    o, c, size, _ = _checked_weight(weight, stride)
+    taps = -(-size // stride)
+    _check_points(tile, taps)
+    if maps.ndim != 4 or maps.shape[1] != c or min(maps.shape[2:]) < size:
+        raise ValueError(
+            f"maps have shape {tuple(maps.shape)}, expected (b, {c}, h, w) with h and w at least {size}"
+        )
+    if bias is not None and bias.shape != (o,):
+        raise ValueError(f"the bias has shape {tuple(bias.shape)}, expected ({o},)")
+    height, width = ((side - size) // stride + 1 for side in maps.shape[2:])
+    return _Plan(size, stride, tile, tile + taps - 1, height, width)
+
+
+def _phases(stride: int) -> Iterator[tuple[int, int]]:
+    return ((p, q) for p in range(stride) for q in range(stride))
+
+
+def _by_entry(weight: Tensor) -> Tensor:
+    """Weights ``(o c k k)`` as ``(k k c·o)``: by a transposition of matrices, then of their rows, which is quick."""
+    o, c, k, _ = weight.shape
+    transposed = weight.reshape(o, c * k * k).t().contiguous()  # (c·k·k, o)
+    return transposed.view(c, k, k, o).permute(1, 2, 0, 3).reshape(k, k, c * o)
+
+
+def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
+    """Parts of the batch whose evaluated maps are not too many."""
+    rows, columns = plan.tiles
+    image = rows * columns * plan.window**2 * maps.shape[1] * maps.element_size()
+    size = max(1, _PIECE_BYTES // image)
+    for start in range(0, len(maps), size):
+        yield slice(start, min(start + size, len(maps)))
+
+
+def _parts(plan: _Plan, maps: torch.Size) -> Iterator[tuple[int, int, slice, slice]]:
+    """Each tile's row and column, and what its window shows of the maps: at the edge, less than a whole window."""
+    _, _, h, w = maps
+    rows, columns = plan.tiles
+    for y in range(rows):
+        for x in range(columns):
+            top, left = y * plan.step, x * plan.step
+            yield y, x, slice(top, min(top + plan.window, h)), slice(left, min(left + plan.window, w))
+
+
+def _windows(maps: Tensor, plan: _Plan) -> Tensor:
+    """What each tile sees of maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
+
+    Maps that lie in memory as ``(h w b c)`` and make one tile are returned as they are.
+    """
+    b, c, h, w = maps.shape
+    side = plan.window
+    ordered = maps.permute(2, 3, 0, 1)  # (h, w, b, c)
+    if plan.tiles == (1, 1) and h >= side and w >= side:
+        return ordered[:side, :side].contiguous()  # (s·n, s·n, b, c)
+    windows = maps.new_zeros(side, side, *plan.tiles, b, c)
+    for y, x, rows, columns in _parts(plan, maps.shape):
+        part = ordered[rows, columns]
+        windows[: part.shape[0], : part.shape[1], y, x] = part
+    return windows.view(side, side, -1, c)
+
+
+def _add_windows(windows: Tensor, plan: _Plan, out: Tensor) -> None:
+    """Add up, in ``out (b c h w)``, gradients ``(s·n s·n tiles·b c)`` on what `_windows` gave."""
+    b, c, _, _ = out.shape
+    ordered = out.permute(2, 3, 0, 1)  # (h, w, b, c)
+    by_tile = windows.view(plan.window, plan.window, *plan.tiles, b, c)
+    for y, x, rows, columns in _parts(plan, out.shape):
+        part = ordered[rows, columns]
+        part += by_tile[: part.shape[0], : part.shape[1], y, x]
+
+
+def _join(outputs: Tensor, bias: Tensor | None, plan: _Plan, out: Tensor) -> None:
+    """Put tiles ``(m m tiles·b o)`` together to ``out (b h' w' o)``, and add the bias."""
+    b, _, _, o = out.shape
+    rows, columns = plan.tiles
+    by_tile = outputs.view(plan.tile, plan.tile, rows, columns, b, o)
+    ordered = by_tile.permute(4, 2, 0, 3, 1, 5)  # (b, rows, m, columns, m, o)
+    # For one tile, which is the common case, this is a view.
+    joined = ordered.reshape(b, rows * plan.tile, columns * plan.tile, o)
+    fitting = joined[:, : plan.height, : plan.width]  # (b, h', w', o)
+    if bias is None:
+        out.copy_(fitting)
+    else:
+        torch.add(fitting, bias, out=out)
+
+
+def _split(result: Tensor, plan: _Plan) -> Tensor:
+    """The reverse of `_join`: ``(b h' w' o)`` to tiles ``(m m tiles·b o)``, zero beyond the edge."""
+    b, _, _, o = result.shape
+    rows, columns = plan.tiles
+    missing = (rows * plan.tile - plan.height, columns * plan.tile - plan.width)
+    if any(missing):
+        result = torch.nn.functional.pad(result, (0, 0, 0, missing[1], 0, missing[0]))
+    by_tile = result.reshape(b, rows, plan.tile, columns, plan.tile, o)
+    ordered = by_tile.permute(2, 4, 1, 3, 0, 5).contiguous()  # (m, m, rows, columns, b, o)
+    return ordered.view(plan.tile, plan.tile, -1, o)
+
+
+class _Buffers:
+    """Tensors by name, made when first asked for and used again for the next row of points and the next piece."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._made: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        found = self._made.get(name)
+        if found is None or found.shape != shape:
+            found = self._made[name] = self._like.new_empty(shape)
+        return found
+
+
+class _Kernel:
+    """The values of a kernel, one row of points after another, from its weights."""
+
+    def __init__(self, weight: Tensor, plan: _Plan, matrix: Tensor, buffers: _Buffers) -> None:
+        self._plan, self._matrix, self._buffers = plan, matrix, buffers
+        self._channels = (weight.shape[1], weight.shape[0])
+        by_entry = _by_entry(weight)  # (k, k, c·o)
+        n, s, k = plan.points, plan.stride, plan.size
+        self._rows = [by_entry.new_empty(n, k, by_entry.shape[2]) for _ in range(s)]
+        for p, rows in enumerate(self._rows):
+            entries = by_entry[p::s].flatten(1)  # (rows of the phase, k·c·o)
+            torch.mm(matrix[:, : len(entries)], entries, out=rows.view(n, -1))
+
+    def __getitem__(self, alpha: int) -> Tensor:
+        """One row of points ``(s s n c o)``, good until the next is asked for."""
+        n, s = self._plan.points, self._plan.stride
+        values = self._buffers("kernel", s, s, n, *self._channels)
+        for p, q in _phases(s):
+            entries = self._rows[p][alpha, q::s]  # (columns of the phase, c·o)
+            torch.mm(self._matrix[:, : len(entries)], entries, out=values[p, q].view(n, -1))
+        return values
+
+
+def _evaluate_rows(windows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
+    """Windows ``(s·n s·n b c)`` evaluated over their rows: ``(n s n s b c)`` (n points, s phases, then columns)."""
+    torch.mm(matrix, windows.view(plan.points, -1), out=out.view(plan.points, -1))
+
+
+def _evaluate_columns(rows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
+    """One row of points ``(s n s b c)`` evaluated over its columns: ``(s n s b c)``, the second index now points."""
+    n, s = plan.points, plan.stride
+    torch.bmm(matrix.expand(s, n, n), rows.view(s, n, -1), out=out.view(s, n, -1))
+
+
+def _convolve(maps: Tensor, kernel: "Tensor | _Kernel", bias: Tensor | None, plan: _Plan) -> Tensor:
+    """The result ``(b h' w' o)`` for maps ``(b c h w)``."""
+    n, s, m = plan.points, plan.stride, plan.tile
+    at_maps, at_outputs = _matrices(maps, plan)
+    first = kernel[0]
+    c, o = first.shape[-2:]
+    result = maps.new_empty(len(maps), plan.height, plan.width, o)
+    buffers = _Buffers(maps)
+    for piece in _pieces(maps, plan):
+        windows = _windows(maps[piece], plan)  # (s·n, s·n, b, c)
+        b = windows.shape[2]
+        rows = buffers("rows", n, s, n, s, b, c)
+        _evaluate_rows(windows, at_maps, plan, out=rows)
+        values = buffers("values", s, n, s, b, c)
+        sums = buffers("sums", n, b, o)
+        half = buffers("half", n, m, b, o)
+        for alpha in range(n):
+            _evaluate_columns(rows[alpha], at_maps, plan, out=values)
+            row_of_kernel = kernel[alpha]  # (s, s, n, c, o)
+            for p, q in _phases(s):
+                if p == q == 0:
+                    torch.bmm(values[p, :, q], row_of_kernel[p, q], out=sums)  # (n, b, o)
+                else:
+                    sums.baddbmm_(values[p, :, q], row_of_kernel[p, q])
+            torch.mm(at_outputs, sums.view(n, -1), out=half[alpha].view(m, -1))
+        outputs = buffers("outputs", m, m, b, o)
+        torch.mm(at_outputs, half.view(n, -1), out=outputs.view(m, -1))
+        _join(outputs, bias, plan, out=result[piece])
+    return result
+
+
+def _matrices(like: Tensor, plan: _Plan) -> tuple[Tensor, Tensor]:
+    """B and Aᵀ in the type and on the device of a tensor."""
+    matrices = transforms(plan.tile, plan.points - plan.tile + 1)
+    return matrices.maps.to(like), matrices.outputs.to(like)
+
+
+class _Winograd(torch.autograd.Function):
+    """Maps ``(b c h w)``, weights ``(o c k k)`` and bias ``(o)`` to ``(b h' w' o)``."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor | None, plan: _Plan) -> Tensor:
+        ctx.plan = plan
+        ctx.save_for_backward(maps, weight)
+        matrix = transforms(plan.tile, plan.points - plan.tile + 1).kernel.to(weight)
+        return _convolve(maps, _Kernel(weight, plan, matrix, _Buffers(weight)), bias, plan)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_result: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        maps, weight = ctx.saved_tensors
+        for_maps, for_weight, for_bias = ctx.needs_input_grad[:3]
+        on_maps = on_weight = None
+        if for_maps or for_weight:
+            on_maps, on_weight = _gradients(maps, weight, on_result, ctx.plan, for_maps, for_weight)
+        on_bias = on_result.sum((0, 1, 2)) if for_bias else None
+        return on_maps, on_weight, on_bias, None
+
+
+def _gradients(
+    maps: Tensor, weight: Tensor, on_result: Tensor, plan: _Plan, for_maps: bool, for_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients on maps ``(b c h w)`` and weights ``(o c k k)`` from that on the result ``(b h' w' o)``.
+
+    Every step of `_convolve` is linear and is taken back by its transpose, in the reverse order. The row of maps that has
+    been used makes room for its gradient.
+    """
+    n, s, m, k = plan.points, plan.stride, plan.tile, plan.size
+    o, c = weight.shape[:2]
+    at_maps, at_outputs = _matrices(maps, plan)
+    at_kernel = transforms(m, n - m + 1).kernel.to(weight)
+    buffers = _Buffers(maps)
+    kernel = _Kernel(weight, plan, at_kernel, buffers) if for_maps else None
+    whole = plan.tiles == (1, 1) and all(side == plan.window for side in maps.shape[2:])
+    on_maps = on_rows_of_kernel = None
+    if for_maps:
+        # In memory (h w b c), like the windows.
+        on_maps = (maps.new_empty if whole else maps.new_zeros)(*maps.shape[2:], *maps.shape[:2]).permute(2, 3, 0, 1)
+    if for_weight:
+        on_rows_of_kernel = weight.new_zeros(n, s, k, c * o)
+    for piece in _pieces(maps, plan):
+        b = (piece.stop - piece.start) * plan.tiles[0] * plan.tiles[1]
+        rows = buffers("rows", n, s, n, s, b, c)
+        if for_weight:
+            _evaluate_rows(_windows(maps[piece], plan), at_maps, plan, out=rows)
+        half = buffers("half", n, m, b, o)
+        torch.mm(at_outputs.t(), _split(on_result[piece], plan).view(m, -1), out=half.view(n, -1))
+        on_sums = buffers("sums", n, b, o)
+        for alpha in range(n):
+            torch.mm(at_outputs.t(), half[alpha].view(m, -1), out=on_sums.view(n, -1))
+            if on_rows_of_kernel is not None:
+                values = buffers("values", s, n, s, b, c)
+                _evaluate_columns(rows[alpha], at_maps, plan, out=values)
+                on_kernel = buffers("on_kernel", n, c, o)
+                for p, q in _phases(s):
+                    torch.bmm(values[p, :, q].transpose(1, 2), on_sums, out=on_kernel)
+                    on_entries = on_rows_of_kernel[alpha, p, q::s]  # (columns of the phase, c·o)
+                    on_entries.addmm_(at_kernel[:, : len(on_entries)].t(), on_kernel.view(n, -1))
+            if kernel is not None:
+                row_of_kernel = kernel[alpha]  # (s, s, n, c, o)
+                on_values = buffers("on_values", n, b, c)
+                for p, q in _phases(s):
+                    torch.bmm(on_sums, row_of_kernel[p, q].transpose(1, 2), out=on_values)
+                    on_row = rows[alpha, p, :, q].flatten(1)  # (n, b·c)
+                    torch.mm(at_maps.t(), on_values.view(n, -1), out=on_row)
+        if on_maps is not None:
+            if whole and b == len(maps):
+                on_windows = on_maps.permute(2, 3, 0, 1)  # (h, w, b, c)
+            else:
+                on_windows = buffers("on_windows", plan.window, plan.window, b, c)
+            torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
+            if not (whole and b == len(maps)):
+                _add_windows(on_windows, plan, out=on_maps[piece])
+    return on_maps, None if on_rows_of_kernel is None else _on_weight(on_rows_of_kernel, at_kernel, plan, (o, c))
+
+
+def _on_weight(on_rows: Tensor, matrix: Tensor, plan: _Plan, channels: tuple[int, int]) -> Tensor:
+    """The gradient on the weights ``(o c k k)`` from that on the rows of points of the kernel ``(n s k c·o)``."""
+    n, s, k = plan.points, plan.stride, plan.size
+    o, c = channels
+    by_entry = on_rows.new_empty(k, k, c * o)
+    for p in range(s):
+        taps = len(range(p, k, s))
+        torch.mm(matrix[:, :taps].t(), on_rows[:, p].view(n, -1), out=by_entry[p::s].view(taps, -1))
+    transposed = by_entry.view(k * k, c, o).transpose(0, 1).reshape(c * k * k, o)
+    return transposed.t().contiguous().view(o, c, k, k)
