@@ -1,9 +1,10 @@
-"""The ``.amat`` files of 2007 (Larochelle et al.): one image a line, 784 numbers between 0 and 1, then the label.
+"""The ``.amat`` files of 2007 (Larochelle et al.): one image a line, 784 numbers between 0 and 1, then the
+label.
 
-Public readers agree that the rotation files hold pixels row after row, and that the background files hold them column
-after column, as MATLAB writes. Rather than trust that of a file that may have been made anew, the background digits
-are looked at: the mean of all ones stands upright, so its pixels spread more down than across. (A rotated digit doesn't
-tell: its mean is round either way.)
+Public readers agree that the rotation files hold pixels row after row, and that the background files hold
+them column after column, as MATLAB writes. Rather than trust that of a file that may have been made anew,
+the background digits are looked at: the mean of all ones stands upright, so its pixels spread more down than
+across. (A rotated digit doesn't tell: its mean is round either way.)
 """
 
 import hashlib
@@ -39,7 +40,7 @@ def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays, dict[
 
 
 def lies_down(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bool:
-    """Whether the ones among images ``(n 1 h w)`` lie on their side, as they do when columns are read as rows."""
+    """Whether the ones among images ``(n 1 h w)`` lie on their side: columns read as rows."""
     ones = images[labels == 1, 0]  # (n, h, w)
     if not len(ones):
         return False
@@ -79,8 +80,7 @@ def _parse(entry: NamedSet, item: Found) -> tuple[NDArray[np.uint8], NDArray[np.
         wrong = np.flatnonzero(rows[:, -1] != np.floor(rows[:, -1]))
         if len(wrong):
             raise ValueError(
-                f"{item.title} has label {rows[wrong[0], -1]:g} in line {first + wrong[0]}, "
-                "expected a whole number"
+                f"{item.title} has label {rows[wrong[0], -1]:g} in line {first + wrong[0]}, expected a whole number"
             )
         images.append(np.rint(values * 255).astype(np.uint8).reshape(-1, *entry.image_shape))
         labels.append(rows[:, -1].astype(np.int64))

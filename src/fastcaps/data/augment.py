@@ -1,7 +1,8 @@
 """What a network sees of an image: at random changed in training, its middle in testing.
 
-Plain PyTorch on whole batches. What is random about an image follows from five uniform numbers, so that whoever
-draws these decides what repeats: `augment` from a generator, `fastcaps.data.batches` from seed, epoch and step.
+Plain PyTorch on whole batches. What is random about an image follows from five uniform numbers, so that
+whoever draws these decides what repeats: `augment` from a generator, `fastcaps.data.batches` from seed,
+epoch and step.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         """Bring JSON's lists to tuples, then refuse what can't work."""
-        if isinstance(self.crop, list):
+        if self.crop is not None:
             object.__setattr__(self, "crop", tuple(self.crop))
         if type(self.shift) is not int or self.shift < 0:
             raise ValueError(f"shift is {self.shift!r}, expected a whole number of pixels, at least 0")
@@ -81,7 +82,7 @@ class Augmentation:
         return views.clamp_(0, 1) if self.brightness or self.contrast else views
 
     def test_view(self, images: Tensor) -> Tensor:
-        """Images ``(b c h w)``, floating-point between 0 and 1 or bytes, as float32, cropped to their middle."""
+        """Images ``(b c h w)``, floating-point between 0 and 1 or bytes: their middle, as float32."""
         h, w = self._checked(images)
         top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
         return as_float(images[:, :, top : top + h, left : left + w])

@@ -1,9 +1,10 @@
 """Batches in an order that a seed and an epoch number fix, in parts for several ranks.
 
-Step ``k`` of the whole job is images ``k·B … (k+1)·B − 1`` of the order, whatever the number of ranks; rank ``r`` of
-``R`` takes images ``⌊r·m / R⌋ … ⌊(r+1)·m / R⌋ − 1`` of its ``m``. So every image has its place once an epoch, all ranks make
-the same number of steps, and an image is changed in the same way on one rank as on many. Only the last step may be
-smaller than ``B``; when it has fewer images than there are ranks, some of them get an empty batch.
+Step ``k`` of the whole job is images ``k·B … (k+1)·B − 1`` of the order, whatever the number of ranks; rank
+``r`` of ``R`` takes images ``⌊r·m / R⌋ … ⌊(r+1)·m / R⌋ − 1`` of its ``m``. So every image has its place once
+an epoch, all ranks make the same number of steps, and an image is changed in the same way on one rank as on
+many. Only the last step may be smaller than ``B``; when it has fewer images than there are ranks, some of
+them get an empty batch.
 """
 
 from collections.abc import Callable, Iterator, Sized
@@ -35,11 +36,13 @@ def batches(
     Args:
         split: the part.
         batch_size: of all ranks together.
-        view: what becomes of the images: an `Augmentation` for training, or a function of bytes ``(b c h w)`` that gives
-            floating-point images, such as an augmentation's `test_view`, for testing and accumulating.
+        view: what becomes of the images: an `Augmentation` for training, or a function of bytes ``(b c h
+            w)`` that gives floating-point images, such as an augmentation's `test_view`, for testing and
+            accumulating.
         shuffle_seed: of the order and of the augmentation; the order of the set when None.
         epoch: number of this pass; each has its own order and augmentation.
-        start: the first step to give, so that a run goes on in the middle with the very batches it would have had.
+        start: the first step to give, so that a run goes on in the middle with the very batches it would
+            have had.
         rank: number of this process.
         world: number of processes.
 

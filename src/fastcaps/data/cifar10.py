@@ -24,5 +24,8 @@ def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays]:
         labels = records[:, 0].astype(np.int64)
         check(entry, (h, w), len(records), item.title, labels, item.title)
         parts.append((records[:, 1:].reshape(-1, c, h, w), labels))
-    images, labels = zip(*parts[:-1], strict=True)
-    return (np.concatenate(images), np.concatenate(labels)), parts[-1]
+    *train, test = parts
+    return (
+        np.concatenate([images for images, _ in train]),
+        np.concatenate([labels for _, labels in train]),
+    ), test

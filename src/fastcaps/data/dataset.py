@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the library: two parts with labels, their names, and where they come from."""
+"""What a data set is to the rest of the library: two parts with labels, and where they come from."""
 
 import hashlib
 import json
@@ -59,9 +59,11 @@ class DataSet:
         image_shape: ``(c, h, w)`` that the network gets, after cropping.
         train: training images.
         test: test images.
-        provenance: where they come from, as plain values for JSON: ``kind`` is ``"original"``, ``"generated"`` or
-            ``"folder"``; then hashes, and the recipe of what was generated. The same for the same images, wherever they lie.
-        augmentation: of training images unless the user wants another; its `test_view` is the view for testing.
+        provenance: where they come from, as plain values for JSON: ``kind`` is ``"original"``,
+            ``"generated"`` or ``"folder"``; then hashes, and the recipe of what was generated. The same for
+            the same images, wherever they lie.
+        augmentation: of training images unless the user wants another; its `test_view` is the view for
+            testing.
     """
 
     name: str
@@ -80,7 +82,7 @@ class DataSet:
     @property
     def generated(self) -> bool:
         """Whether the images were made here and results on them must say so."""
-        return self.provenance["kind"] == "generated"
+        return bool(self.provenance["kind"] == "generated")
 
     @property
     def fingerprint(self) -> str:
@@ -108,18 +110,20 @@ class DataSet:
         return self.train.subset(torch.from_numpy(rest)), self.train.subset(torch.from_numpy(held))
 
     def config(self, **changes: Any) -> CapsNetConfig:
-        """A network's configuration for these images: the paper's where it has one, otherwise of the same kind."""
+        """A network's configuration for these images: the paper's where it has one, else of its kind."""
         if self.name == "cifar10":
             return CapsNetConfig.cifar10(**changes)
         c, h, w = self.image_shape
         # Of photographs the paper standardises; drawings on black already have their mean near zero.
-        preset = {"classes": self.classes, "class_names": self.class_names, "standardize": c == 3}
+        preset: dict[str, Any] = {
+            "classes": self.classes,
+            "class_names": self.class_names,
+            "standardize": c == 3,
+        }
         return CapsNetConfig.for_images(h, w, c, **(preset | changes))
 
 
-def stratified(
-    labels: NDArray[np.int64], count: int, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def stratified(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Hold out so many images, of each class its share, at random; both parts stay in the order of the set.
 
     Where ``count`` and the classes allow, each class has at least one image on both sides.

@@ -1,6 +1,7 @@
 """The 1,797 digits of 8×8 that come with scikit-learn, made to look like MNIST: no file is needed.
 
-As in MNIST a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be) in the middle of 28×28 black ones.
+As in MNIST a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be) in the middle of 28×28 black
+ones.
 """
 
 import hashlib

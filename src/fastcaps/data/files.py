@@ -1,7 +1,7 @@
 """Where the files of a set are: found, verified and read, or downloaded whole from a public home.
 
-Looked for in this order: the folder the user names, ``$FASTCAPS_DATA``, the cache. A file that has a published hash is
-checked against it wherever it was found; nothing is accepted silently.
+Looked for in this order: the folder the user names, ``$FASTCAPS_DATA``, the cache. A file that has a
+published hash is checked against it wherever it was found; nothing is accepted silently.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Found:
 
 
 def cache_dir() -> Path:
-    """The folder for downloads and generated sets: ``$FASTCAPS_CACHE``, or the one of the operating system."""
+    """The folder for downloads and generated sets: ``$FASTCAPS_CACHE``, or the operating system's."""
     chosen = os.environ.get("FASTCAPS_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -176,7 +176,11 @@ def _download(item: File | Archive, files: Files, folder: Path, places: Sequence
         progress = _Progress(item.name, url)
         try:
             pooch.retrieve(
-                url, digest, item.name, folder, downloader=HTTPDownloader(progressbar=progress, timeout=_TIMEOUT)
+                url,
+                digest,
+                item.name,
+                folder,
+                downloader=HTTPDownloader(progressbar=progress, timeout=_TIMEOUT),
             )
             return
         except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a ValueError

@@ -1,7 +1,7 @@
 """The user's own images: a folder with one sub-folder a class, read from disk when wanted.
 
-Either ``train/<class>/…`` and ``test/<class>/…``, or one tree ``<class>/…`` of which a fraction is held out for
-testing. Only names, labels and hashes are kept in memory.
+Either ``train/<class>/…`` and ``test/<class>/…``, or one tree ``<class>/…`` of which a fraction is held out
+for testing. Only names, labels and hashes are kept in memory.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from fastcaps.data.images import Header, decode, header, image_files, no_bombs
 
 T = TypeVar("T")
 
-# The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's weights
-# grow with the square of it.
+# The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
+# weights grow with the square of it.
 _LONGEST = 64
 _THREADS = min(8, os.cpu_count() or 1)
 
@@ -42,8 +42,8 @@ def load(
         folder: as above.
         seed: of the choice of test images, when the folder doesn't make it.
         test_fraction: how many of them, likewise.
-        size: height and width, or both, to which all images are brought; when None the commonest size of a training
-            image, made smaller until no side is longer than 64.
+        size: height and width, or both, to which all images are brought; when None the commonest size of a
+            training image, made smaller until no side is longer than 64.
         channels: 1 for grey, 3 for colour; when None grey only if all images are.
     """
     divided = (folder / "train").is_dir() and (folder / "test").is_dir()
@@ -111,9 +111,7 @@ def _same_classes(folder: Path, train: Sequence[str], test: Sequence[str]) -> No
     missing, extra = sorted(set(train) - set(test)), sorted(set(test) - set(train))
     if missing or extra:
         words = [
-            f"{where} has no {', '.join(names)}"
-            for where, names in (("test", missing), ("train", extra))
-            if names
+            f"{where} has no {', '.join(names)}" for where, names in (("test", missing), ("train", extra)) if names
         ]
         raise ValueError(f"the classes of {folder} differ, {' and '.join(words)}: expected the same in both")
 

@@ -1,7 +1,7 @@
 """Sets that are made here: made once, kept in the cache, and taken from there only when whole.
 
-A set is two files beside each other, the images and labels (safetensors) and a JSON document that is written last, with
-the recipe and the SHA-256 of the first. Without the second the first doesn't count.
+A set is two files beside each other, the images and labels (safetensors) and a JSON document that is written
+last, with the recipe and the SHA-256 of the first. Without the second the first doesn't count.
 """
 
 import hashlib
@@ -28,9 +28,7 @@ def paths(recipe: dict[str, Any]) -> tuple[Path, Path]:
     return stem.with_suffix(".safetensors"), stem.with_suffix(".json")
 
 
-def cached(
-    recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]
-) -> tuple[Arrays, Arrays, dict[str, Any]]:
+def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays, dict[str, Any]]:
     """Training part, test part and the document of a set, from the cache or made now.
 
     Args:

@@ -1,4 +1,4 @@
-"""The idx format of MNIST and Fashion-MNIST: a magic number, the sizes, then bytes; packed with gzip or not."""
+"""The idx format of MNIST and Fashion-MNIST: a magic number, sizes, bytes; packed with gzip or not."""
 
 import gzip
 import math

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-_SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"}
-)
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"})
 _GREY = frozenset({"1", "L", "LA", "I;16", "I;16L", "I;16B"})
 # Exif orientations that turn an image on its side.
 _SIDEWAYS = frozenset({5, 6, 7, 8})
@@ -23,7 +21,7 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says before it is decoded: upright size, whether grey, and the SHA-256 of the file."""
+    """What an image file says undecoded: its upright size, whether it is grey, and its SHA-256."""
 
     height: int
     width: int
@@ -47,13 +45,15 @@ def header(path: Path) -> Header:
     content = path.read_bytes()
     with _opened(path, content) as image:
         w, h = image.size
-        if image.getexif().get(_ORIENTATION) in _SIDEWAYS:
+        # A PNG file may have its Exif data after the pixels, and Pillow would decode these to get there.
+        known = image.format != "PNG" or "exif" in image.info
+        if known and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
             w, h = h, w
         return Header(h, w, image.mode in _GREY, hashlib.sha256(content).hexdigest())
 
 
 def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[np.uint8]:
-    """An image as ``(c h w)``: upright, what is transparent made white, brought to ``size`` (height, width)."""
+    """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width)."""
     with _opened(path, path.read_bytes()) as image:
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I;16"):
@@ -74,7 +74,8 @@ def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[n
 def grey_photograph(path: Path) -> NDArray[np.uint8]:
     """A photograph ``(h w)`` in grey at its own size."""
     with no_bombs():
-        return decode(path, None, 1)[0]
+        pixels: NDArray[np.uint8] = decode(path, None, 1)[0]
+        return pixels
 
 
 @contextmanager
@@ -96,15 +97,17 @@ def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
-            f"{path} has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels, which may be a decompression bomb: "
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels and may be a decompression bomb: "
             "make it smaller or remove it"
         ) from None
     except Exception as error:
         # Pillow's decoders raise nearly anything on a damaged file.
-        raise ValueError(f"{path} can't be decoded as an image ({_words(error, path)}): replace or remove it") from error
+        raise ValueError(
+            f"{path} can't be decoded as an image ({_words(error, path)}): replace or remove it"
+        ) from error
 
 
 def _words(error: Exception, path: Path) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return f"{path.suffix} but no known image format"
     return str(error) or type(error).__name__

@@ -12,8 +12,8 @@ from fastcaps.data.dataset import DataSet, Split
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import SETS, NamedSet, named
 
-# The MNIST family moves by up to 2 pixels, CIFAR-10 is cropped. A black border would give away where a background
-# was moved to, so there the edge is repeated.
+# The MNIST family moves by up to 2 pixels, CIFAR-10 is cropped. A black border would give away where a
+# background was moved to, so there the edge is repeated.
 _SHIFTED = Augmentation(shift=2)
 _AUGMENTATIONS = {
     "cifar10": Augmentation(crop=(24, 24), flip=True),
@@ -36,8 +36,8 @@ def load(
     Files that are not in ``data_dir``, ``$FASTCAPS_DATA`` or the cache are downloaded to the cache.
 
     Args:
-        name_or_folder: one of `SETS`, or a folder with one sub-folder of images a class; a name goes before a folder
-            that is called the same, ``./name`` is the folder.
+        name_or_folder: one of `SETS`, or a folder with one sub-folder of images a class; a name goes before
+            a folder that is called the same, ``./name`` is the folder.
         data_dir: a folder that has the files, as ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
         seed: of what is generated here, or of the choice of test images in a folder that doesn't make it.
         photographs: a folder of photographs for the backgrounds of ``background_mnist``.
@@ -64,10 +64,9 @@ def load_named(
     data_dir: str | Path | None = None,
     seed: int = 0,
     photographs: str | Path | None = None,
-    source: NamedSet = SETS["mnist"],
 ) -> DataSet:
-    """The data set of an entry; ``source`` is the one that variants are made from."""
-    train, test, provenance = _parts(entry, data_dir, seed, photographs, source)
+    """The data set of an entry."""
+    train, test, provenance = _parts(entry, data_dir, seed, photographs)
     augmentation = _AUGMENTATIONS.get(entry.name, _SHIFTED)
     return DataSet(
         name=entry.name,
@@ -81,7 +80,7 @@ def load_named(
 
 
 def _parts(
-    entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None, source: NamedSet
+    entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None
 ) -> tuple[Arrays, Arrays, dict[str, Any]]:
     if entry.files is None:
         train, test, sources = digits.load(entry)
@@ -96,7 +95,7 @@ def _parts(
     if photographs is None and len(at_hand) == len(entry.files.files):
         train, test, sources = amat.load(entry, at_hand)
         return train, test, {"kind": "original", "files": sources}
-    mnist_train, mnist_test, origin = _parts(source, data_dir, seed, None, source)
+    mnist_train, mnist_test, origin = _parts(SETS[entry.made_from], data_dir, seed, None)
     both = (mnist_train, mnist_test)
     if entry.name == "rotated_mnist":
         train, test, document = variants.rotated(entry, both, origin["files"], seed)

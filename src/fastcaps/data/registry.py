@@ -206,7 +206,9 @@ _BACKGROUND_FILES = Files(
     "background_mnist",
     (File("mnist_background_images_train.amat"), File("mnist_background_images_test.amat")),
     Archive(
-        "mnist_background_images.zip", "mnist_background_images", urls=(f"{_2007}mnist_background_images.zip",)
+        "mnist_background_images.zip",
+        "mnist_background_images",
+        urls=(f"{_2007}mnist_background_images.zip",),
     ),
 )
 

@@ -1,10 +1,11 @@
-"""Rotated and background MNIST made from MNIST by the recipe of 2007 (Larochelle et al., "An empirical evaluation of
-deep architectures on problems with many factors of variation").
+"""Rotated and background MNIST made from MNIST by the recipe of 2007 (Larochelle et al., "An empirical
+evaluation of deep architectures on problems with many factors of variation").
 
-The training and test images are drawn without overlap from MNIST's 70,000. For `rotated` each is turned about its
-middle by an angle uniform in [0, 2π). For `on_backgrounds` each is laid on a patch of a photograph, pixel by pixel the
-brighter of the two; patches with little texture are left out, as they were then. All arithmetic that rounds to bytes
-is in double precision or integers, so that a seed gives the same bytes everywhere.
+The training and test images are drawn without overlap from MNIST's 70,000. For `rotated` each is turned
+about its middle by an angle uniform in [0, 2π). For `on_backgrounds` each is laid on a patch of a
+photograph, pixel by pixel the brighter of the two; patches with little texture are left out, as they were
+then. All arithmetic that rounds to bytes is in double precision or integers, so that a seed gives the same
+bytes everywhere.
 """
 
 import hashlib
@@ -22,8 +23,8 @@ from fastcaps.data.registry import NamedSet
 
 # Images turned at a time.
 _PIECE = 2000
-# Standard deviation, in bytes, that a patch must have at least. The 2007 page says that patches of low variance
-# were ignored and not which: this leaves out sky and blurred background.
+# Standard deviation, in bytes, that a patch must have at least. The 2007 page says that patches of low
+# variance were ignored and not which: this leaves out sky and blurred background.
 _TEXTURE = 24
 
 
@@ -98,11 +99,10 @@ def _recipe(entry: NamedSet, sources: dict[str, Any], seed: int) -> dict[str, An
     }
 
 
-def _drawn(
-    entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator
-) -> tuple[Arrays, Arrays]:
+def _drawn(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator) -> tuple[Arrays, Arrays]:
     """Images of both parts, none of them twice, from all of MNIST."""
-    images, labels = (np.concatenate(both) for both in zip(*mnist, strict=True))
+    images = np.concatenate([part[0] for part in mnist])
+    labels = np.concatenate([part[1] for part in mnist])
     if len(images) < entry.train + entry.test:
         raise ValueError(
             f"{entry.name} needs {entry.train + entry.test} different images, "
@@ -151,8 +151,8 @@ def _pictures(folder: str | Path | None) -> dict[str, NDArray[np.uint8]]:
     for name, pixels in pictures.items():
         if max(pixels.shape) < 56 or min(pixels.shape) < 28:
             raise ValueError(
-                f"{root / name} is {pixels.shape[0]}×{pixels.shape[1]}, too small for patches of 28×28 from two "
-                "separate halves: expected at least 28×56"
+                f"{root / name} is {pixels.shape[0]}×{pixels.shape[1]}, too small for patches of 28×28 "
+                "from two separate halves: expected at least 28×56"
             )
     return pictures
 
@@ -170,14 +170,14 @@ def _patches(
     random: np.random.Generator,
     folder: str | Path | None,
 ) -> NDArray[np.uint8]:
-    """So many patches ``(n h w)``: of each a region at random, then one of its places with texture at random."""
+    """So many patches ``(n h w)``: for each a region at random, then one of its textured places."""
     windows = [np.lib.stride_tricks.sliding_window_view(region, size) for region in regions]  # (y, x, h, w)
     places = [np.argwhere(_textured(region, size)) for region in regions]  # (m, 2)
     usable = [k for k, found in enumerate(places) if len(found)]
     if not usable:
         raise ValueError(
-            f"the photographs in {folder} have no patch of {size[0]}×{size[1]} whose standard deviation is at least "
-            f"{_TEXTURE} of 255: choose photographs with more texture"
+            f"the photographs in {folder} have no patch of {size[0]}×{size[1]} whose standard deviation is "
+            f"at least {_TEXTURE} of 255: choose photographs with more texture"
         )
     patches = np.empty((count, *size), np.uint8)
     chosen = random.integers(len(usable), size=count)
@@ -199,4 +199,5 @@ def _textured(region: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.bo
 def _rectangle_sums(values: NDArray[np.int64], size: tuple[int, ...]) -> NDArray[np.int64]:
     h, w = size
     total = np.pad(values.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    return total[h:, w:] - total[:-h, w:] - total[h:, :-w] + total[:-h, :-w]
+    sums: NDArray[np.int64] = total[h:, w:] - total[:-h, w:] - total[h:, :-w] + total[:-h, :-w]
+    return sums
