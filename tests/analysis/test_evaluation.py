@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from tests import reference
 
 from fastcaps import CapsNet, CapsNetConfig, accumulate
 from fastcaps.analysis import evaluate
 from fastcaps.analysis.figures import confusion_figure, png_bytes
-from tests import reference
 
 
 @pytest.fixture

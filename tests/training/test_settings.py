@@ -1,5 +1,7 @@
 """Settings: the learning rate's course, the defaults, what is refused."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ def test_the_rate_rises_then_decays_exponentially(steps, warmup, final):
     settings = TrainSettings(learning_rate=0.5, warmup=warmup, final_rate=final)
     rates = [settings.rate(step, steps) for step in range(steps)]
     after = rates[warmup:]
-    ratios = [b / a for a, b in zip(after, after[1:], strict=False)]
+    ratios = [b / a for a, b in pairwise(after)]
     assert all(ratio == pytest.approx(final ** (1 / (steps - 1))) for ratio in ratios)
     if steps > warmup:
         assert rates[-1] == pytest.approx(0.5 * final)

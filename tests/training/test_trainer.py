@@ -10,12 +10,12 @@ import time
 import pytest
 import safetensors.torch
 import torch
+from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet
 from fastcaps.data import Augmentation
-from fastcaps.training import Run, Trainer, TrainSettings
+from fastcaps.training import Report, Run, Trainer, TrainSettings
 from fastcaps.training.trainer import count_correct
-from tests.training.conftest import make_data, small_config
 
 
 def trainer(data, config, out, observe=lambda report: None, about=None, tensorboard=False, **changes):
@@ -34,7 +34,7 @@ def same(one, other):
 
 
 def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
-    reports = []
+    reports: list[Report] = []
     history = trainer(data, config, tmp_path, reports.append, epochs=12, test_every=12, about={"command": "x"}).fit()
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
     assert history[-1]["test_accuracy"] > 0.9

@@ -7,7 +7,7 @@ which nobody can do without knowing the answer (paper, section 5).
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
-from fastcaps.functional import Normalization, fold_weights, normalize, squash
+from fastcaps.functional import fold_weights, normalize, squash
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, fold
 
@@ -166,7 +166,7 @@ def _folded_containers(model: CapsNet, master: MasterCoefficients) -> Tensor:
     weight = model.routing.weight
     rows = normalize(
         master.containers / master.counts[:, None, None],
-        cast(Normalization, master.normalization),
+        master.normalization,
         master.lower,
         master.upper,
     )  # (j, i, j)
@@ -183,6 +183,6 @@ def _lengths(model: CapsNet, images: Tensor, folded: Tensor) -> Tensor:
 def _own_lengths(model: CapsNet, images: Tensor, labels: Tensor, own: Tensor) -> Tensor:
     """Lengths ``(b j)`` with each image's own class's folded weights."""
     lengths = images.new_empty(len(images), model.config.classes, dtype=own.dtype)
-    for label in labels.unique():
+    for label in torch.unique(labels):
         lengths[labels == label] = _lengths(model, images[labels == label], own[label])
     return lengths

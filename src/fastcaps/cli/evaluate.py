@@ -40,8 +40,8 @@ def evaluate(
 ) -> None:
     """Classify the test images with dynamic routing, and without it.
 
-    Prints accuracies with 95 % intervals, how many images change class and in which direction (McNemar's exact test), and
-    speeds. "uniform" is the same network with all coefficients 1, without any routing; "ceiling" routes each
+    Prints accuracies with 95 % intervals, how many images change class and in which direction (McNemar's exact test),
+    and speeds. "uniform" is the same network with all coefficients 1, without any routing; "ceiling" routes each
     image with its own class's container, which needs the answer.
 
     Example:  fastcaps evaluate runs/digits

@@ -28,7 +28,7 @@ result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs,
 
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -188,7 +188,7 @@ def winograd_conv2d_transformed(
     return result.permute(0, 3, 1, 2)  # (b, o, h', w')
 
 
-@lru_cache(maxsize=None)
+@cache
 def _toom_cook(tile: int, taps: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """Aᵀ, G and B as numbers: a cache of tensors would mix those made with and without gradient mode."""
     finite = [Fraction(point) for point in _POINTS[tile + taps - 2].split()]

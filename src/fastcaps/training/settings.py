@@ -83,7 +83,7 @@ class TrainSettings:
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""
         rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        return self.learning_rate * rising * self.final_rate ** (step / max(steps - 1, 1))
+        return self.learning_rate * rising * math.pow(self.final_rate, step / max(steps - 1, 1))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""

@@ -187,7 +187,7 @@ class Trainer:
             drawn = self.model.reconstruct(output.capsules, labels)
             loss = loss + reconstruction_loss(drawn, images, settings.reconstruction_weight)
         self.optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         self.optimizer.step()
         return float(loss.detach()), output.lengths.detach()
 
@@ -309,7 +309,7 @@ class Trainer:
         require("writing TensorBoard events", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(str(self.run.folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        return SummaryWriter(str(self.run.folder / "tensorboard"))
 
 
 @torch.no_grad()
