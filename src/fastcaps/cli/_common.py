@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from fastcaps.training import Report
 
-RunArgument = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
+RunArgument = Annotated[
+    Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
+]
 DataDir = Annotated[Path | None, typer.Option(help="A folder that has the data sets' files.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Of the processor; all by default.")]

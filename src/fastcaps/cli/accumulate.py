@@ -7,6 +7,7 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps.cli._common import DataDir, Device, Json, RunArgument, Threads, command, counted, print_json, set_up
+from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,8 @@ def accumulate(
     from fastcaps.training import Run
 
     opened = Run.open(run)
+    if out is None and is_shipped(opened.folder):
+        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
     master = accumulated(opened, set_up(device, threads), out, iteration, batch_size, data_dir)
     path = out or opened.master_file
     if as_json:

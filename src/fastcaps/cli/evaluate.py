@@ -18,6 +18,7 @@ from fastcaps.cli._common import (
     print_table,
     set_up,
 )
+from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,9 @@ def evaluate(
     part: Annotated[str, typer.Option(help="Which images: test or train.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
-    out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json and confusion.png; RUN itself.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for evaluation.json and confusion.png; RUN by default.")
+    ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -52,26 +55,27 @@ def evaluate(
     if part not in ("test", "train"):
         raise ValueError(f"part is {part!r}, expected test or train")
     opened = Run.open(run)
-    folder = out or opened.folder
+    folder = out or (None if is_shipped(opened.folder) else opened.folder)
     found = evaluated(opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir)
     if as_json:
         print_json(found)
         return
     print_evaluation(found)
-    typer.echo(f"confusion matrices: {folder / 'confusion.png'}; all numbers: {folder / 'evaluation.json'}", err=True)
+    if folder is not None:
+        typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
 
 
 def evaluated(
     run: "Run",
     device: "torch.device",
-    folder: Path,
+    folder: Path | None,
     master: Path | None = None,
     part: str = "test",
     limit: int | None = None,
     batch_size: int = 128,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, and return what the former says."""
+    """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, return what the former says."""
     import torch
 
     from fastcaps._files import json_bytes, write_atomically
@@ -99,13 +103,10 @@ def evaluated(
         "master": coefficients.summary(),
         **result.to_dict(),
     }
-    confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
-    write_atomically(
-        {
-            folder / "evaluation.json": json_bytes(found),
-            folder / "confusion.png": png_bytes(confusion_figure(confusions, result.class_names)),
-        }
-    )
+    if folder is not None:
+        confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
+        figure = confusion_figure(confusions, result.class_names)
+        write_atomically({folder / "evaluation.json": json_bytes(found), folder / "confusion.png": png_bytes(figure)})
     return found
 
 

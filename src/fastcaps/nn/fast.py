@@ -1,6 +1,7 @@
 """The folded network: the same stem and PrimaryCaps, with routing as one matrix product."""
 
 import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -26,6 +27,12 @@ class FastCapsNet(CapsuleNetwork):
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__(config)
         self.routing = FoldedCaps(config)
+
+    @classmethod
+    def _from_run(cls, folder: Path) -> "FastCapsNet":
+        from fastcaps.master.coefficients import MasterCoefficients
+
+        return fold(CapsNet.from_pretrained(folder), MasterCoefficients.load(folder / "master.safetensors"))
 
     def forward(self, images: Tensor) -> CapsuleOutput:
         """Classify images ``(b c h w)``: capsules ``(b j e)`` and lengths ``(b j)``."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, write_atomically
+from fastcaps.shipped import located, names
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet
@@ -38,10 +39,13 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """The run in a folder that `fastcaps train` or `Trainer` made."""
-        run = cls(Path(folder))
+        """The run in a folder that `fastcaps train` or `Trainer` made, or one that comes with fastcaps, by name."""
+        run = cls(located(folder))
         if not run.about_file.is_file():
-            raise FileNotFoundError(f"{folder} is no run: it has no run.json, as fastcaps train writes")
+            raise FileNotFoundError(
+                f"{folder} is no run: it has no run.json, as fastcaps train writes, and no network that comes with "
+                f"fastcaps has that name ({', '.join(names()) or 'there are none'})"
+            )
         return run
 
     @property
@@ -94,6 +98,10 @@ class Run:
         """Write ``run.json``."""
         write_atomically({self.about_file: json_bytes(about)})
         self.__dict__.pop("about", None)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry an epoch."""
+        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
 
     def model(self) -> "CapsNet":
         """The trained network."""
