@@ -59,13 +59,11 @@ def _state(entry: NamedSet, places: list[Path]) -> dict[str, Any]:
         at_hand = True
         where = str(found[0].path.parent)
         size = sum(path.stat().st_size for path in {item.path for item in found})
-    elif entry.made_from is not None and _found(SETS[entry.made_from], places) is not None:
-        at_hand = True
-        where = f"generated from {entry.made_from}"
+    else:
         made = list((files.cache_dir() / "generated").glob(f"{entry.name}-*.safetensors"))
         size = sum(path.stat().st_size for path in made) or None
-    else:
-        at_hand, where = False, ""
+        at_hand = bool(made) or (entry.made_from is not None and _found(SETS[entry.made_from], places) is not None)
+        where = f"generated from {entry.made_from}" if at_hand else ""
     return {
         "name": entry.name,
         "train": entry.train,
