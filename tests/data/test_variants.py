@@ -65,7 +65,8 @@ def test_nothing_to_make_it_from(mnist, cache):
     assert text.startswith(
         "rotated_mnist has to be made from mnist, or its own files put where they are looked for (wanted are "
         "mnist_all_rotation_normalized_float_train_valid.amat, mnist_all_rotation_normalized_float_test.amat "
-        f"(or mnist_rotation_new.zip); they may be put in any of {cache / 'rotated_mnist'}; they can be had from "
+        f"(or mnist_rotation_new.zip); they may be put in {cache / 'rotated_mnist'}, or in rotated_mnist of any folder "
+        "given as --data-dir or $FASTCAPS_DATA; they can be had from "
         "http://www.iro.umontreal.ca/~lisa/icml2007data/mnist_rotation_new.zip); mnist is not at hand and could not be"
     )
 

@@ -119,8 +119,18 @@ def described(files: Files, places: Sequence[Path]) -> str:
     names = ", ".join(file.name for file in files.files)
     archive = f" (or {files.archive.name})" if files.archive else ""
     folders = ", ".join(str(place / files.folder) for place in places)
-    homes = [url for item in ([files.archive] if files.archive else files.files) for url in item.urls]
-    return f"wanted are {names}{archive}; they may be put in any of {folders}; they can be had from {', '.join(homes)}"
+    had = ", ".join(homes(files)) or "nowhere that is known"
+    return (
+        f"wanted are {names}{archive}; they may be put in {folders}, or in {files.folder} of any folder given as "
+        f"--data-dir or $FASTCAPS_DATA; they can be had from {had}"
+    )
+
+
+def homes(files: Files) -> list[str]:
+    """Public addresses of a set's archive, or those that end in ``/`` and have all its files, in order."""
+    if files.archive is not None:
+        return list(files.archive.urls)
+    return list(dict.fromkeys(url.rsplit("/", 1)[0] + "/" for file in files.files for url in file.urls))
 
 
 def fetch(files: Files, places: Sequence[Path], into: Path) -> list[Found]:
@@ -211,7 +221,7 @@ def _reason(error: Exception) -> str:
 
 
 def _not_at_hand(files: Files, places: Sequence[Path], failures: Sequence[str]) -> str:
-    tried = "; ".join(failures) if failures else "nothing, no home is known"
+    tried = "; ".join(failures) or "nothing"
     return f"{files.folder} is not at hand and could not be downloaded: {described(files, places)}; tried {tried}"
 
 

@@ -95,7 +95,7 @@ def _parts(
     if photographs is None and len(at_hand) == len(entry.files.files):
         train, test, hashes = amat.load(entry, at_hand)
         return train, test, {"kind": "original", "files": hashes}
-    source = SETS[entry.made_from]
+    source, own = SETS[entry.made_from], files.described(entry.files, places)
     sources = {file.name: file.sha256 for file in source.files.files} if source.files else {}
 
     def mnist() -> tuple[Arrays, Arrays]:
@@ -104,7 +104,7 @@ def _parts(
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{entry.name} has to be made from {source.name}, or its own files put where they are looked for "
-                f"({files.described(entry.files, places)}); {error}"
+                f"({own}); {error}"
             ) from None
 
     if entry.name == "rotated_mnist":

@@ -88,7 +88,5 @@ def _found(entry: NamedSet, places: list[Path]) -> list[files.Found] | None:
 def _sources(entry: NamedSet) -> list[str]:
     if entry.files is None:
         return ["scikit-learn"]
-    if entry.files.archive is not None:
-        made = [f"{entry.made_from} (generated)"] if entry.made_from else []
-        return [*made, *entry.files.archive.urls]
-    return sorted({url.rsplit("/", 1)[0] + "/" for file in entry.files.files for url in file.urls})
+    made = [f"{entry.made_from} (generated)"] if entry.made_from else []
+    return [*made, *files.homes(entry.files)]
