@@ -4,8 +4,8 @@ evaluation of deep architectures on problems with many factors of variation").
 The training and test images are drawn without overlap from MNIST's 70,000. For `rotated` each is turned
 about its middle by an angle uniform in [0, 2π). For `on_backgrounds` each is laid on a patch of a
 photograph, pixel by pixel the brighter of the two; patches with little texture are left out, as they were
-then. All arithmetic that rounds to bytes is in double precision or integers, so that a seed gives the same
-bytes everywhere.
+then. All arithmetic that rounds to bytes is in double precision or integers, so that it doesn't hang on the
+processor what bytes a seed gives.
 """
 
 import hashlib
