@@ -127,15 +127,19 @@ def test_one_error_when_all_homes_fail(home, cache, monkeypatch, tmp_path):
         fetch(wanted(*urls), cache)
     assert str(caught.value) == (
         "some_set is not at hand and could not be downloaded: wanted are file.bin; "
-        f"they may be put in any of {tmp_path / 'some_set'}, {cache / 'some_set'}; "
-        f"they can be had from {', '.join(urls)}; tried {urls[0]}: its checksum does not match; "
+        f"they may be put in {tmp_path / 'some_set'}, {cache / 'some_set'}, or in some_set of any folder given as "
+        "--data-dir or $FASTCAPS_DATA; "
+        f"they can be had from {', '.join(url.removesuffix('file.bin') for url in urls)}; "
+        f"tried {urls[0]}: its checksum does not match; "
         f"{urls[1]}: ChunkedEncodingError; {urls[2]}: HTTP status 404; {urls[3]}: ConnectionError"
     )
     assert not list((cache / "some_set").iterdir())
 
 
 def test_no_home_is_known(cache):
-    with pytest.raises(FileNotFoundError, match=r"wanted are file\.bin; .* tried nothing, no home is known"):
+    with pytest.raises(
+        FileNotFoundError, match=r"wanted are file\.bin; .* can be had from nowhere that is known; tried nothing"
+    ):
         fetch(wanted(), cache)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fastcaps.data import SETS, load
+from fastcaps.data.amat import lies_down
 
 _MNIST = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 _MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -54,3 +55,7 @@ def test_generated_variants(real_data):
     backs = _everything(background)[1].double().mean(0)
     assert backs[8:20, 10:18].mean() > 1.2 * backs[:3].mean()
     assert backs[:3].mean() > 50
+    # And upright, which is how a file of 2007 is told from its transpose.
+    images, labels = _everything(background)[0].numpy()[:, None], background.train.labels.numpy()
+    assert not lies_down(images, labels)
+    assert lies_down(images.transpose(0, 1, 3, 2), labels)

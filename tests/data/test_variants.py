@@ -53,6 +53,24 @@ def test_made_once_and_the_same_every_time(mnist, monkeypatch, cache, name):
     assert not torch.equal(everything(other_seed.train), everything(first.train))
 
 
+def test_what_is_in_the_cache_needs_nothing_else(mnist, tmp_path):
+    first = load("rotated_mnist", data_dir=mnist)
+    assert load("rotated_mnist").fingerprint == first.fingerprint
+
+
+def test_nothing_to_make_it_from(mnist, cache):
+    with pytest.raises(FileNotFoundError) as caught:
+        load("rotated_mnist")
+    text = str(caught.value)
+    assert text.startswith(
+        "rotated_mnist has to be made from mnist, or its own files put where they are looked for (wanted are "
+        "mnist_all_rotation_normalized_float_train_valid.amat, mnist_all_rotation_normalized_float_test.amat "
+        f"(or mnist_rotation_new.zip); they may be put in {cache / 'rotated_mnist'}, or in rotated_mnist of any folder "
+        "given as --data-dir or $FASTCAPS_DATA; they can be had from "
+        "http://www.iro.umontreal.ca/~lisa/icml2007data/mnist_rotation_new.zip); mnist is not at hand and could not be"
+    )
+
+
 def test_no_image_is_drawn_twice(mnist, monkeypatch):
     monkeypatch.setattr(variants, "_turned", lambda images, angles: images)
     data = load("rotated_mnist", data_dir=mnist)

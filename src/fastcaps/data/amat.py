@@ -1,10 +1,8 @@
-"""The ``.amat`` files of 2007 (Larochelle et al.): one image a line, 784 numbers between 0 and 1, then the
-label.
+"""The ``.amat`` files of 2007 (Larochelle et al.): one image a line, 784 numbers between 0 and 1, then the label.
 
-Public readers agree that the rotation files hold pixels row after row, and that the background files hold
-them column after column, as MATLAB writes. Rather than trust that of a file that may have been made anew,
-the background digits are looked at: the mean of all ones stands upright, so its pixels spread more down than
-across. (A rotated digit doesn't tell: its mean is round either way.)
+Public readers take the pixels of the rotation files row after row. Of the background files some say that they go column
+after column, as MATLAB writes. Rather than trust either, the background digits are looked at: the mean of all ones
+stands upright, so its pixels spread more down than across. (Rotated digits don't tell: their mean is round either way.)
 """
 
 import hashlib

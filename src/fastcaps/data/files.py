@@ -114,6 +114,25 @@ def hashes(found: Sequence[Found]) -> dict[str, str | None]:
     return {item.file.name: item.file.sha256 for item in found}
 
 
+def described(files: Files, places: Sequence[Path]) -> str:
+    """Which files a set wants, where they may be put, and where they can be had."""
+    names = ", ".join(file.name for file in files.files)
+    archive = f" (or {files.archive.name})" if files.archive else ""
+    folders = ", ".join(str(place / files.folder) for place in places)
+    had = ", ".join(homes(files)) or "nowhere that is known"
+    return (
+        f"wanted are {names}{archive}; they may be put in {folders}, or in {files.folder} of any folder given as "
+        f"--data-dir or $FASTCAPS_DATA; they can be had from {had}"
+    )
+
+
+def homes(files: Files) -> list[str]:
+    """Public addresses of a set's archive, or those that end in ``/`` and have all its files, in order."""
+    if files.archive is not None:
+        return list(files.archive.urls)
+    return list(dict.fromkeys(url.rsplit("/", 1)[0] + "/" for file in files.files for url in file.urls))
+
+
 def fetch(files: Files, places: Sequence[Path], into: Path) -> list[Found]:
     """Find all files of a set, downloading those that no place has to ``<into>/<folder>``."""
     at_hand = locate(files, places)
@@ -198,19 +217,12 @@ def _reason(error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return f"HTTP status {status}"
-    return type(error).__name__
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def _not_at_hand(files: Files, places: Sequence[Path], failures: Sequence[str]) -> str:
-    names = ", ".join(file.name for file in files.files)
-    archive = f" (or {files.archive.name})" if files.archive else ""
-    folders = ", ".join(str(place / files.folder) for place in places)
-    homes = [url for item in ([files.archive] if files.archive else files.files) for url in item.urls]
-    return (
-        f"{files.folder} is not at hand and could not be downloaded: wanted are {names}{archive}; "
-        f"they may be put in any of {folders}; they can be had from {', '.join(homes)}; "
-        f"tried {'; '.join(failures) if failures else 'nothing, no home is known'}"
-    )
+    tried = "; ".join(failures) or "nothing"
+    return f"{files.folder} is not at hand and could not be downloaded: {described(files, places)}; tried {tried}"
 
 
 class _Progress:

@@ -83,8 +83,8 @@ def _parts(
     entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None
 ) -> tuple[Arrays, Arrays, dict[str, Any]]:
     if entry.files is None:
-        train, test, sources = digits.load(entry)
-        return train, test, {"kind": "original", "files": sources}
+        train, test, hashes = digits.load(entry)
+        return train, test, {"kind": "original", "files": hashes}
     places = files.roots(data_dir)
     if entry.made_from is None:
         found = files.fetch(entry.files, places, files.cache_dir())
@@ -93,14 +93,24 @@ def _parts(
     at_hand = [item for item in files.locate(entry.files, places) if item is not None]
     # Photographs of one's own are for making the set.
     if photographs is None and len(at_hand) == len(entry.files.files):
-        train, test, sources = amat.load(entry, at_hand)
-        return train, test, {"kind": "original", "files": sources}
-    mnist_train, mnist_test, origin = _parts(SETS[entry.made_from], data_dir, seed, None)
-    both = (mnist_train, mnist_test)
+        train, test, hashes = amat.load(entry, at_hand)
+        return train, test, {"kind": "original", "files": hashes}
+    source, own = SETS[entry.made_from], files.described(entry.files, places)
+    sources = {file.name: file.sha256 for file in source.files.files} if source.files else {}
+
+    def mnist() -> tuple[Arrays, Arrays]:
+        try:
+            return _parts(source, data_dir, seed, None)[:2]
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{entry.name} has to be made from {source.name}, or its own files put where they are looked for "
+                f"({own}); {error}"
+            ) from None
+
     if entry.name == "rotated_mnist":
-        train, test, document = variants.rotated(entry, both, origin["files"], seed)
+        train, test, document = variants.rotated(entry, mnist, sources, seed)
     else:
-        train, test, document = variants.on_backgrounds(entry, both, origin["files"], seed, photographs)
+        train, test, document = variants.on_backgrounds(entry, mnist, sources, seed, photographs)
     return train, test, {"kind": "generated", **document}
 
 

@@ -59,13 +59,11 @@ def _state(entry: NamedSet, places: list[Path]) -> dict[str, Any]:
         at_hand = True
         where = str(found[0].path.parent)
         size = sum(path.stat().st_size for path in {item.path for item in found})
-    elif entry.made_from is not None and _found(SETS[entry.made_from], places) is not None:
-        at_hand = True
-        where = f"generated from {entry.made_from}"
+    else:
         made = list((files.cache_dir() / "generated").glob(f"{entry.name}-*.safetensors"))
         size = sum(path.stat().st_size for path in made) or None
-    else:
-        at_hand, where = False, ""
+        at_hand = bool(made) or (entry.made_from is not None and _found(SETS[entry.made_from], places) is not None)
+        where = f"generated from {entry.made_from}" if at_hand else ""
     return {
         "name": entry.name,
         "train": entry.train,
@@ -90,7 +88,5 @@ def _found(entry: NamedSet, places: list[Path]) -> list[files.Found] | None:
 def _sources(entry: NamedSet) -> list[str]:
     if entry.files is None:
         return ["scikit-learn"]
-    if entry.files.archive is not None:
-        made = [f"{entry.made_from} (generated)"] if entry.made_from else []
-        return [*made, *entry.files.archive.urls]
-    return sorted({url.rsplit("/", 1)[0] + "/" for file in entry.files.files for url in file.urls})
+    made = [f"{entry.made_from} (generated)"] if entry.made_from else []
+    return [*made, *files.homes(entry.files)]

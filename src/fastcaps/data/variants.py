@@ -4,11 +4,12 @@ evaluation of deep architectures on problems with many factors of variation").
 The training and test images are drawn without overlap from MNIST's 70,000. For `rotated` each is turned
 about its middle by an angle uniform in [0, 2π). For `on_backgrounds` each is laid on a patch of a
 photograph, pixel by pixel the brighter of the two; patches with little texture are left out, as they were
-then. All arithmetic that rounds to bytes is in double precision or integers, so that a seed gives the same
-bytes everywhere.
+then. All arithmetic that rounds to bytes is in double precision or integers, so that it doesn't hang on the
+processor what bytes a seed gives.
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from fastcaps.data.idx import Arrays
 from fastcaps.data.images import grey_photograph, image_files
 from fastcaps.data.registry import NamedSet
 
+Source = Callable[[], tuple[Arrays, Arrays]]
+
 # Images turned at a time.
 _PIECE = 2000
 # Standard deviation, in bytes, that a patch must have at least. The 2007 page says that patches of low
@@ -29,13 +32,13 @@ _TEXTURE = 24
 
 
 def rotated(
-    entry: NamedSet, mnist: tuple[Arrays, Arrays], sources: dict[str, Any], seed: int
+    entry: NamedSet, mnist: Source, sources: dict[str, Any], seed: int
 ) -> tuple[Arrays, Arrays, dict[str, Any]]:
     """Both parts of rotated MNIST, and the document that records how they were made.
 
     Args:
         entry: says how many images each part has.
-        mnist: its training and test part.
+        mnist: gives its training and test part; not asked when the set is in the cache.
         sources: hashes of MNIST's files.
         seed: of the choice of images and of the angles.
     """
@@ -43,7 +46,7 @@ def rotated(
 
     def make() -> tuple[Arrays, Arrays]:
         random = np.random.default_rng(seed)
-        train, test = _drawn(entry, mnist, random)
+        train, test = _drawn(entry, mnist(), random)
         angles = random.random(entry.train + entry.test) * 2 * np.pi
         return (
             (_turned(train[0], angles[: entry.train]), train[1]),
@@ -55,7 +58,7 @@ def rotated(
 
 def on_backgrounds(
     entry: NamedSet,
-    mnist: tuple[Arrays, Arrays],
+    mnist: Source,
     sources: dict[str, Any],
     seed: int,
     photographs: str | Path | None = None,
@@ -64,7 +67,7 @@ def on_backgrounds(
 
     Args:
         entry: says how many images each part has.
-        mnist: its training and test part.
+        mnist: gives its training and test part; not asked when the set is in the cache.
         sources: hashes of MNIST's files.
         seed: of the choice of images and of the patches.
         photographs: a folder of them; the two that come with scikit-learn when None.
@@ -79,7 +82,7 @@ def on_backgrounds(
     def make() -> tuple[Arrays, Arrays]:
         random = np.random.default_rng(seed)
         parts = []
-        for half, (images, labels) in enumerate(_drawn(entry, mnist, random)):
+        for half, (images, labels) in enumerate(_drawn(entry, mnist(), random)):
             regions = [_halves(pixels)[half] for pixels in pictures.values()]
             patches = _patches(regions, len(images), images.shape[2:], random, photographs)
             parts.append((np.maximum(images, patches[:, None]), labels))
