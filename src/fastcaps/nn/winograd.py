@@ -30,7 +30,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -53,6 +53,23 @@ _POINTS = {
     8: "0 1 -1 2 -2 1/2 -1/2 4/3",
     9: "0 6/5 -5/6 5/2 -5/2 2/5 -2/5 5/7 -7/5",
 }
+
+# What `choose_tile` reckons with, in multiplications inside a matrix product. Fitted to times of the paper's networks, with
+# 64 and 256 channels, at batches from 1 to 128 on two AVX-512 cores: evaluating the maps at a point and interpolating cost
+# as much as 256 more output channels; getting a point's kernel costs as much as using it for 45 images, and with
+# gradients, where it is made anew each time, 140; the calls alone cost 2e8, and 5e8; ordinary convolution takes three
+# times as long for a multiplication; copying maps into windows makes several tiles half as dear again.
+_EVALUATION = 256
+_KERNEL = {False: 45, True: 140}
+_CALLS = {False: 2e8, True: 5e8}
+_ORDINARY = 3
+_SEVERAL = 1.5
+
+# So much faster it has to be, to be worth its memory and its rounding.
+_MARGIN = 1.25
+
+# Input channels of the kernel that are transformed at a time.
+_CHANNELS = 32
 
 # Evaluated maps held at a time: a larger batch is worked through in pieces.
 _PIECE_BYTES = 64 * 2**20
@@ -101,7 +118,7 @@ class Workspace:
     """Tensors by name, made when first asked for and used again: fresh memory costs more than most of the arithmetic."""
 
     def __init__(self, like: Tensor) -> None:
-        self._like = like.new_empty(0)
+        self._dtype, self._device = like.dtype, like.device
         self._made: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
@@ -109,13 +126,15 @@ class Workspace:
         size = math.prod(shape)
         found = self._made.get(name)
         if found is None or found.numel() < size:
-            self._made[name] = self._like  # lets go of the old one first
-            found = self._made[name] = self._like.new_empty(size)
+            self._made.pop(name, None)  # lets go of a smaller one before the larger is made
+            # What inference mode makes could not be written to outside of it.
+            with torch.inference_mode(False):
+                found = self._made[name] = torch.empty(size, dtype=self._dtype, device=self._device)
         return found[:size].view(shape)
 
     def fits(self, like: Tensor) -> bool:
         """Whether its tensors are of the type and on the device of the given one."""
-        return self._like.dtype == like.dtype and self._like.device == like.device
+        return self._dtype == like.dtype and self._device == like.device
 
 
 class WorkspacePool:
@@ -200,10 +219,13 @@ def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
     result = weight.new_empty(points, stride, stride, points, c, o)
     plan = _Plan(size, stride, tile, points, 0, 0)
     with torch.no_grad():
-        exact = weight.transpose(0, 1).double()  # (c, o, k, k)
-        kernel = _Kernel(exact, plan, Workspace(exact))
-        for alpha, row in enumerate(result):
-            row.copy_(kernel.row(alpha).view_as(row))
+        exact = weight.new_empty(0, dtype=torch.float64)
+        workspace = Workspace(exact)
+        # A few channels at a time: in float64 all of them would take several times the memory of the result.
+        for channels, part in zip(weight.split(_CHANNELS, 1), result.split(_CHANNELS, 4), strict=True):
+            kernel = _Kernel(channels.transpose(0, 1).to(exact), plan, workspace)
+            for alpha, row in enumerate(part):
+                row.copy_(kernel.row(alpha))
     return result
 
 
@@ -238,13 +260,73 @@ def winograd_conv2d_transformed(
     c, o = kernel.shape[4:]
     plan = _plan(maps, torch.Size((o, c, size, size)), bias, stride, tile)
     if maps.dtype != kernel.dtype or not maps.is_floating_point():
-        raise ValueError(f"maps are {maps.dtype}, the kernel {kernel.dtype}: expected one floating-point type")
+        raise ValueError(
+            f"maps are {maps.dtype}, the kernel {kernel.dtype}: expected one floating-point type"
+        )
     with torch.no_grad(), (pool or WorkspacePool()).workspace(maps) as workspace:
         result = _convolve(maps, kernel, bias, o, plan, workspace)  # (b, h', w', o)
     return result.permute(0, 3, 1, 2)  # (b, o, h', w')
 
 
-@lru_cache(maxsize=None)
+def choose_tile(
+    size: int,
+    stride: int,
+    maps: tuple[int, int],
+    channels: int,
+    out_channels: int,
+    batch: int,
+    device: torch.device | str,
+    training: bool,
+) -> int | None:
+    """The tile with which `winograd_conv2d` should do a convolution, or None where ordinary convolution should.
+
+    The tile is `best_tile`'s, whatever the batch: the batch only decides whether to use it, because below some number of
+    images it costs more to get the transformed kernel than it saves. So all batches share one transformed kernel, and
+    what an image gives alone and in a batch differs by rounding only.
+
+    Args:
+        size: k, side of the kernel.
+        stride: s.
+        maps: h and w.
+        channels: c.
+        out_channels: o.
+        batch: number of images.
+        device: where; anything but a CPU has better ways.
+        training: whether gradients will be taken.
+    """
+    tile = best_tile(size, stride, maps)
+    if torch.device(device).type != "cpu" or tile is None:
+        return None
+    height, width = ((side - size) // stride + 1 for side in maps)
+    pairs = stride**2 * channels
+    using = _products(tile, size, stride, maps) * pairs * (out_channels + _EVALUATION) * batch
+    points = tile - 1 - (-size // stride)
+    getting = points**2 * pairs * out_channels * _KERNEL[training] + _CALLS[training]
+    ordinary = _ORDINARY * size**2 * height * width * channels * out_channels * batch
+    return tile if _MARGIN * (using + getting) < ordinary else None
+
+
+def best_tile(size: int, stride: int, maps: tuple[int, int]) -> int | None:
+    """The one of `TILES` with the least work for maps of the given h and w; of two, the smaller, which rounds less.
+
+    None where the kernel is too large for all of them, or for the maps.
+    """
+    taps = -(-size // stride)
+    possible = [tile for tile in sorted(TILES) if tile + taps - 2 in _POINTS]
+    if min(maps) < size or not possible:
+        return None
+    return min(possible, key=lambda tile: _products(tile, size, stride, maps))
+
+
+def _products(tile: int, size: int, stride: int, maps: tuple[int, int]) -> float:
+    """Products an image takes, for each channel of each phase and each output channel."""
+    height, width = ((side - size) // stride + 1 for side in maps)
+    tiles = -(-height // tile) * -(-width // tile)
+    points = tile - 1 - (-size // stride)
+    return points**2 * tiles * (_SEVERAL if tiles > 1 else 1)
+
+
+@cache
 def _toom_cook(tile: int, taps: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """Aᵀ, G and B as numbers: a cache of tensors would mix those made with and without gradient mode."""
     finite = [Fraction(point) for point in _POINTS[tile + taps - 2].split()]
@@ -292,12 +374,12 @@ def _checked_weight(shape: torch.Size, stride: int) -> torch.Size:
 
 
 def _check_points(tile: int, taps: int) -> None:
-    most = len(_POINTS) + 2 - taps
-    if not 1 <= tile <= most or tile + taps < 3:
+    if tile < 1:
+        raise ValueError(f"tile is {tile}, expected at least 1")
+    if tile + taps - 2 not in _POINTS:
         raise ValueError(
-            f"tile is {tile}, expected 1 to {most} for phases with {taps}×{taps} kernel entries"
-            if most > 1
-            else f"phases have {taps}×{taps} kernel entries, expected at most {len(_POINTS)}: use ordinary convolution"
+            f"a tile of {tile} and phases of {taps}×{taps} kernel entries take {tile + taps - 1} points, expected 2 to "
+            f"{len(_POINTS) + 1}: choose another tile, or ordinary convolution"
         )
 
 
@@ -337,7 +419,7 @@ def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice
             yield y, x, slice(top, min(top + plan.window, h)), slice(left, min(left + plan.window, w))
 
 
-def _windows(maps: Tensor, plan: _Plan) -> Tensor:
+def _windows(maps: Tensor, plan: _Plan, workspace: Workspace) -> Tensor:
     """What each tile sees of maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
 
     Maps that lie in memory as ``(h w b c)`` and make one tile are returned as they are.
@@ -347,9 +429,11 @@ def _windows(maps: Tensor, plan: _Plan) -> Tensor:
     ordered = maps.permute(2, 3, 0, 1)  # (h, w, b, c)
     if plan.tiles == (1, 1) and h >= side and w >= side:
         return ordered[:side, :side].contiguous()  # (s·n, s·n, b, c)
-    windows = maps.new_zeros(side, side, *plan.tiles, b, c)
+    windows = workspace("windows", side, side, *plan.tiles, b, c)
     for y, x, rows, columns in _parts(plan, h, w):
         part = ordered[rows, columns]
+        if part.shape[:2] != (side, side):
+            windows[:, :, y, x] = 0
         windows[: part.shape[0], : part.shape[1], y, x] = part
     return windows.view(side, side, -1, c)
 
@@ -442,7 +526,7 @@ def _convolve(
     at_maps, at_outputs = plan.transforms.maps.to(maps), plan.transforms.outputs.to(maps)
     result = maps.new_empty(len(maps), plan.height, plan.width, o)
     for piece in _pieces(maps, plan):
-        windows = _windows(maps[piece], plan)  # (s·n, s·n, b, c)
+        windows = _windows(maps[piece], plan, workspace)  # (s·n, s·n, b, c)
         b = windows.shape[2]
         rows = workspace("rows of maps", n, s, n, s, b, c)
         _evaluate_rows(windows, at_maps, plan, out=rows)
@@ -525,7 +609,7 @@ def _gradients(
         b = (piece.stop - piece.start) * plan.tiles[0] * plan.tiles[1]
         rows = workspace("rows of maps", n, s, n, s, b, c)
         if for_weight:
-            _evaluate_rows(_windows(maps[piece], plan), at_maps, plan, out=rows)
+            _evaluate_rows(_windows(maps[piece], plan, workspace), at_maps, plan, out=rows)
         half = workspace("half", n, m, b, o)
         torch.mm(at_outputs.t(), _split(on_result[piece], plan).view(m, -1), out=half.view(n, -1))
         on_sums = workspace("sums", n, b, o)
@@ -549,7 +633,7 @@ def _gradients(
                     on_row = rows[alpha, p, :, q].flatten(1)  # (n, b·c)
                     torch.mm(at_maps.t(), on_values.view(n, -1), out=on_row)
         if on_ordered is not None:
-            on_windows = on_ordered if at_once else workspace("on windows", plan.window, plan.window, b, c)
+            on_windows = on_ordered if at_once else workspace("windows", plan.window, plan.window, b, c)
             torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
             if not at_once:
                 _add_windows(on_windows, plan, out=on_ordered[:, :, piece])
