@@ -10,7 +10,7 @@ from fastcaps._lazy import lazy_names
 from fastcaps._version import __version__
 
 if TYPE_CHECKING:
-    from fastcaps import functional, master, nn
+    from fastcaps import data, functional, master, nn
     from fastcaps.master.accumulator import accumulate
     from fastcaps.master.coefficients import MasterCoefficients
     from fastcaps.nn.capsnet import CapsNet
@@ -27,6 +27,7 @@ __all__ = [
     "functional",
     "nn",
     "master",
+    "data",
     "__version__",
 ]
 
@@ -42,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
         "functional": "fastcaps.functional",
         "nn": "fastcaps.nn",
         "master": "fastcaps.master",
+        "data": "fastcaps.data",
         "__version__": "fastcaps._version",
     },
 )

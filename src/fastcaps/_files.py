@@ -29,6 +29,12 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
             temporary.replace(path)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes that were killed left behind in a folder."""
+    for path in folder.glob(".*.part"):
+        _remove(path)
+
+
 def json_bytes(value: Any) -> bytes:
     """A value as an indented JSON document."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -3,7 +3,7 @@
 Slow and plain on purpose: every vectorised path is compared with these.
 """
 
-from reference.paper import (
+from tests.reference.paper import (
     fast_routing,
     master_coefficients,
     max_min,

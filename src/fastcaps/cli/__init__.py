@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use
 import typer
 
 from fastcaps._version import __version__
-from fastcaps.cli import demo
+from fastcaps.cli import accumulate, data, demo, evaluate, train
 
 app = typer.Typer(
     name="fastcaps",
@@ -34,6 +34,10 @@ def _options(
 
 
 app.command("demo")(demo.demo)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("accumulate")(accumulate.accumulate)
+app.command("evaluate")(evaluate.evaluate)
 
 
 def main() -> None:

@@ -1,13 +1,29 @@
-"""What all subcommands share: how they fail, where they print, their tables."""
+"""What all subcommands share: how they fail, what they print where, options that mean the same everywhere."""
 
 import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastcaps.training import Report
+
+RunArgument = Annotated[
+    Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
+]
+DataDir = Annotated[Path | None, typer.Option(help="A folder that has the data sets' files.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Of the processor; all by default.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,3 +68,90 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_row(*row)
     width = None if sys.stdout.isatty() else 120
     Console(width=width).print(table)
+
+
+def chosen(**options: Any) -> dict[str, Any]:
+    """Only the options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def set_up(device: str, threads: int | None) -> "torch.device":
+    """Set the number of threads and find the device."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {device!r} can't be used here ({reason}): try cpu, or auto") from None
+    return found
+
+
+@contextmanager
+def counted(task: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; what it gives is told how many were just done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=_stderr()
+    ) as progress:
+        number = progress.add_task(task, total=total)
+        yield lambda count: progress.update(number, advance=count)
+
+
+@contextmanager
+def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
+    """Progress of a training run on stderr: a bar on a terminal, otherwise a line now and then."""
+    console = _stderr()
+    if not console.is_terminal:
+        yield _lines(name)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), console=console
+    ) as p:
+        number = p.add_task(name, total=None, words="")
+
+        def show(report: "Report") -> None:
+            p.update(
+                number,
+                description=f"{name} epoch {report.epoch}/{report.epochs}",
+                completed=report.step,
+                total=report.steps,
+                words=_words(report),
+            )
+
+        yield show
+
+
+def _lines(name: str) -> Callable[["Report"], None]:
+    """A line at the end of each epoch, and every half minute."""
+    last = time.monotonic()
+
+    def show(report: "Report") -> None:
+        nonlocal last
+        if report.step == report.steps or time.monotonic() - last > 30:
+            last = time.monotonic()
+            typer.echo(f"{name} epoch {report.epoch}/{report.epochs} {_words(report)}", err=True)
+
+    return show
+
+
+def _words(report: "Report") -> str:
+    left = int(report.seconds_left)
+    return (
+        f"step {report.step}/{report.steps} loss {report.loss:.4f} accuracy {report.accuracy:.2%} "
+        f"{report.images_per_second:.0f} images/s {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+    )
+
+
+def _stderr() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True)

@@ -35,20 +35,19 @@ def squash(s: Tensor) -> Tensor:
     Returns:
         ``(… e)``.
     """
-    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)  # (…, 1)
+    length: Tensor = torch.linalg.vector_norm(s, dim=-1, keepdim=True)  # (…, 1)
     return s * (length / (1 + length * length))
 
 
 def squash_gradient(s: Tensor, gradient: Tensor) -> Tensor:
     """Gradient on ``s`` given that on ``squash(s)``, both ``(… e)``."""
-    length = torch.linalg.vector_norm(s, dim=-1, keepdim=True)  # (…, 1)
+    length: Tensor = torch.linalg.vector_norm(s, dim=-1, keepdim=True)  # (…, 1)
     denominator = 1 + length * length
     direction = s / length.clamp_min(torch.finfo(s.dtype).tiny)
     radial = (direction * gradient).sum(-1, keepdim=True)  # (…, 1)
     # With f(n) = n / (1 + n²): ∂v/∂s = f(n)·1 + n·f'(n)·direction⊗direction, n·f' = n(1 − n²) / (1 + n²)².
     return (
-        gradient * (length / denominator)
-        + direction * radial * length * (1 - length * length) / denominator.square()
+        gradient * (length / denominator) + direction * radial * length * (1 - length * length) / denominator.square()
     )
 
 

@@ -32,8 +32,7 @@ def margin_loss(
         raise ValueError(f"lengths have shape {tuple(lengths.shape)}, expected (batch, classes)")
     if labels.shape != lengths.shape[:1]:
         raise ValueError(
-            f"labels have shape {tuple(labels.shape)}, expected one class number "
-            f"for each of the {len(lengths)} images"
+            f"labels have shape {tuple(labels.shape)}, expected one class number for each of the {len(lengths)} images"
         )
     present = torch.nn.functional.one_hot(labels, lengths.shape[1])  # (b, j)
     too_short = (positive_margin - lengths).clamp_min(0).square()

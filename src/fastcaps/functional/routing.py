@@ -26,7 +26,6 @@ from fastcaps.functional.capsules import (
     squash_gradient,
 )
 
-
 # Votes made at a time by `route_capsules`: few enough to stay in a processor's outer cache.
 _PIECE_BYTES = 16 * 2**20
 
@@ -99,7 +98,7 @@ def dynamic_routing(
     settings = _checked(iterations, normalization, lower, upper)
     ordered = votes.transpose(1, 2).contiguous()  # (b, j, i, e)
     if torch.is_grad_enabled() and votes.requires_grad:
-        capsules, coefficients = _DynamicRouting.apply(ordered, settings)
+        capsules, coefficients = _DynamicRouting.apply(ordered, settings)  # type: ignore[no-untyped-call]
     else:
         last = _iterate(ordered, settings)[-1]
         capsules, coefficients = last.capsules, last.coefficients
@@ -132,7 +131,7 @@ def route_capsules(
     _check_capsules(lower_capsules, weight)
     settings = _checked(iterations, normalization, lower, upper)
     if torch.is_grad_enabled() and (lower_capsules.requires_grad or weight.requires_grad):
-        capsules, coefficients = _RouteCapsules.apply(lower_capsules, weight, settings)
+        capsules, coefficients = _RouteCapsules.apply(lower_capsules, weight, settings)  # type: ignore[no-untyped-call]
     else:
         steps = [_iterate(votes, settings)[-1] for _, votes in _pieces(lower_capsules, weight)]
         capsules, coefficients = _joined(steps, lower_capsules, weight)

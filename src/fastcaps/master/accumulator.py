@@ -4,7 +4,7 @@ Three pure steps and a small class that holds their sums. Sums are float64, so t
 number of machines, give the same result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self, cast, final
 
 import torch
@@ -46,8 +46,7 @@ class MasterAccumulator:
         classes, lower_capsules, _ = self.containers.shape
         if coefficients.ndim != 3 or coefficients.shape[1:] != (lower_capsules, classes):
             raise ValueError(
-                f"coefficients have shape {tuple(coefficients.shape)}, "
-                f"expected (batch, {lower_capsules}, {classes})"
+                f"coefficients have shape {tuple(coefficients.shape)}, expected (batch, {lower_capsules}, {classes})"
             )
         labels = labels.to("cpu", torch.int64)
         _check_labels(labels, len(coefficients), classes)
@@ -103,7 +102,12 @@ class MasterAccumulator:
 
 @torch.no_grad()
 def accumulate(
-    model: CapsNet, batches: Iterable[tuple[Tensor, Tensor]], *, iteration: int | None = None
+    model: CapsNet,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    iteration: int | None = None,
+    observe: Callable[[int], None] = lambda images: None,
+    provenance: dict[str, Any] | None = None,
 ) -> MasterCoefficients:
     """Run the training images through a trained network once and accumulate its routing coefficients.
 
@@ -111,6 +115,8 @@ def accumulate(
         model: the trained network; not touched.
         batches: images ``(b c h w)`` and labels ``(b)``, as the network sees them when it is used: no augmentation.
         iteration: of routing whose coefficients are taken, from 1; the network's last when None.
+        observe: told how many images were just done.
+        provenance: anything worth keeping with the result, as JSON, such as where the images came from.
 
     Returns:
         The master coefficients, for `fold`.
@@ -132,7 +138,8 @@ def accumulate(
         # The coefficients of iteration k don't depend on those that follow: route only that far.
         output = model(images.to(device), with_coefficients=True, iterations=iteration)
         sums.update(output.coefficients, labels)
-    return sums.compute(iteration=iteration, model_hash=weights_hash(model))
+        observe(len(labels))
+    return sums.compute(iteration=iteration, model_hash=weights_hash(model), provenance=provenance or {})
 
 
 def _check_labels(labels: Tensor, images: int, classes: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.layers import Decoder, PrimaryCaps, Stem
+from fastcaps.shipped import located
 
 # Images worked through at a time when no gradient is wanted: memory then doesn't grow with the batch.
 _PIECE = 64
@@ -77,13 +78,21 @@ class CapsuleNetwork(nn.Module, ABC):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """Read what `save_pretrained` wrote."""
-        return pretrained.load(cls, Path(folder))
+        """Read what `save_pretrained` wrote, a run's network, or one that comes with fastcaps: ``"mnist"``."""
+        path = located(folder)
+        if (path / "run.json").is_file() and not (path / "config.json").exists():
+            return cls._from_run(path)
+        return pretrained.load(cls, path)
+
+    @classmethod
+    @abstractmethod
+    def _from_run(cls, folder: Path) -> Self:
+        """The network of a run folder."""
 
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
         """The batch whole where its gradient is wanted, in pieces otherwise."""
         whole = torch.is_grad_enabled() or len(images) <= _PIECE
-        return (images,) if whole else images.split(_PIECE)
+        return (images,) if whole else torch.split(images, _PIECE)
 
     def _checked(self, images: Tensor) -> Tensor:
         c, h, w = self.config.channels, self.config.height, self.config.width

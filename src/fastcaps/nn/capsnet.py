@@ -1,10 +1,12 @@
 """The capsule network with dynamic routing: what is trained."""
 
-from typing import ClassVar, final
+from pathlib import Path
+from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
+from fastcaps.nn import pretrained
 from fastcaps.nn.base import CapsuleNetwork, CapsuleOutput
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.layers import ClassCaps
@@ -19,6 +21,10 @@ class CapsNet(CapsuleNetwork):
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__(config)
         self.routing = ClassCaps(config)
+
+    @classmethod
+    def _from_run(cls, folder: Path) -> Self:
+        return pretrained.load(cls, folder / "model")
 
     def forward(
         self, images: Tensor, *, with_coefficients: bool = False, iterations: int | None = None

@@ -65,9 +65,9 @@ class CapsNetConfig:
 
     def __post_init__(self) -> None:
         """Bring JSON's lists to tuples and its 0 to 0.0, then refuse what can't work, saying why."""
-        for field in ("decoder", "resize", "class_names"):
-            if isinstance(getattr(self, field), list):
-                object.__setattr__(self, field, tuple(getattr(self, field)))
+        for name in ("decoder", "resize", "class_names"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         for field in dataclasses.fields(self):
             _check_type(field.name, field.type, getattr(self, field.name))
             if field.type is float:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fastcaps.nn import winograd
 
-# Every how-manieth weight is compared to see whether a kept kernel still belongs to them: a prime, so that the sample meets
-# every channel.
+# Every how-manieth weight is compared to see whether a kept kernel still belongs to them: a prime, so that the sample
+# meets every channel.
 _SAMPLE = 1009
 
 
@@ -19,8 +19,8 @@ def is_plain(maps: Tensor) -> bool:
         and maps.device.type == "cpu"
         and maps.dtype in (torch.float32, torch.float64)
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # type: ignore[no-untyped-call]
-        and not torch.jit.is_scripting()
+        and not torch.jit.is_tracing()  # type: ignore[no-untyped-call,attr-defined]
+        and not torch.jit.is_scripting()  # type: ignore[attr-defined]
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -34,9 +34,9 @@ class _Kept(NamedTuple):
 class FastConvolution:
     """Does the work of an `nn.Conv2d` by Winograd's method; no part of the network's state.
 
-    Without gradient, the transformed kernel is made once and kept as long as the weights stay what they are. That they do is
-    seen from their version, address, type and device, and, because ``weight.data`` can be written without a trace,
-    from a sample of their values. Buffers are kept, too. Copies and pickles hold neither.
+    Without gradient, the transformed kernel is made once and kept as long as the weights stay what they are. That they
+    do is seen from their version, address, type and device, and, because ``weight.data`` can be written without a
+    trace, from a sample of their values. Buffers are kept, too. Copies and pickles hold neither.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """The folded network: the same stem and PrimaryCaps, with routing as one matrix product."""
 
 import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -27,6 +28,12 @@ class FastCapsNet(CapsuleNetwork):
         super().__init__(config)
         self.routing = FoldedCaps(config)
 
+    @classmethod
+    def _from_run(cls, folder: Path) -> "FastCapsNet":
+        from fastcaps.master.coefficients import MasterCoefficients
+
+        return fold(CapsNet.from_pretrained(folder), MasterCoefficients.load(folder / "master.safetensors"))
+
     def forward(self, images: Tensor) -> CapsuleOutput:
         """Classify images ``(b c h w)``: capsules ``(b j e)`` and lengths ``(b j)``."""
         joined = torch.cat([self.routing(self.lower_capsules(piece)) for piece in self._pieces(images)])
@@ -49,8 +56,7 @@ def fold(model: CapsNet, master: "MasterCoefficients | Tensor", *, any_weights: 
     if values.shape != (i, j):
         given = "×".join(str(size) for size in values.shape)
         raise ValueError(
-            f"master coefficients are for {given} capsules, this model has {i}×{j}: "
-            "accumulate them with this model"
+            f"master coefficients are for {given} capsules, this model has {i}×{j}: accumulate them with this model"
         )
     provenance = {}
     if not isinstance(master, Tensor):
@@ -64,9 +70,9 @@ def fold(model: CapsNet, master: "MasterCoefficients | Tensor", *, any_weights: 
     weight = model.routing.weight
     with torch.device("meta"):
         fast = FastCapsNet(model.config)
-    fast.stem, fast.primary, fast.decoder = (
-        copy.deepcopy(part) for part in (model.stem, model.primary, model.decoder)
-    )
+    fast.stem = copy.deepcopy(model.stem)
+    fast.primary = copy.deepcopy(model.primary)
+    fast.decoder = copy.deepcopy(model.decoder)
     folded = fold_weights(weight.detach().double(), values.to(weight.device, torch.float64))
     fast.routing.weight = torch.nn.Parameter(folded.to(weight.dtype))
     fast.provenance = {**model.provenance, **provenance}

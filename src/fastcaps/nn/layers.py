@@ -1,6 +1,7 @@
 """The parts of a capsule network: stem, PrimaryCaps, class capsules, folded class capsules, decoder (section 2)."""
 
 import math
+from itertools import pairwise
 from typing import Literal, cast
 
 import torch
@@ -21,9 +22,7 @@ class Stem(nn.Module):
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__()
         self.standardize = config.standardize
-        self.conv = nn.Conv2d(
-            config.channels, config.stem_channels, config.stem_kernel, stride=config.stem_stride
-        )
+        self.conv = nn.Conv2d(config.channels, config.stem_channels, config.stem_kernel, stride=config.stem_stride)
         # Variance 2 / fan-in (He et al., 2015): ReLU leaves half, so the mean square of the maps is the images'.
         nn.init.kaiming_normal_(self.conv.weight, nonlinearity="relu")
         nn.init.zeros_(cast(Tensor, self.conv.bias))
@@ -34,9 +33,7 @@ class Stem(nn.Module):
             images = standardized(images)
         if not is_plain(images) or (images.requires_grad and torch.is_grad_enabled()):
             return torch.relu(self.conv(images))
-        return unfolded_conv2d_relu(
-            images, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0]
-        )
+        return unfolded_conv2d_relu(images, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
 
 
 class PrimaryCaps(nn.Module):
@@ -80,7 +77,8 @@ class PrimaryCaps(nn.Module):
         if channels is None:
             channels = self.conv(maps)  # (b, types·d, grid height, grid width)
         by_position = channels.permute(0, 2, 3, 1)  # (b, grid height, grid width, types·d)
-        return squash(by_position.reshape(len(maps), -1, self.lower_dimension))  # (b, i, d)
+        capsules = by_position.unflatten(3, (-1, self.lower_dimension)).flatten(1, 3)  # (b, i, d)
+        return squash(capsules)
 
 
 class ClassCaps(nn.Module):
@@ -91,10 +89,10 @@ class ClassCaps(nn.Module):
     with the same coefficient c₀ (1 for Max-Min, 1/j for softmax): a sum of length ``c₀ τ √(i · e)``. From the
     second on, Max-Min gives each capsule a large coefficient where its vote agrees, however small the agreement: the
     covariance of the two is about 0.3 (q − p) τ (for ten normal numbers, 0.9 / their mean range of 3.08), and i of them
-    add up to ``0.3 (q − p) τ i`` in one direction. Softmax does nothing of the kind while agreements are small. So σ
-    is chosen to make the length of both together that of a lower capsule, for any number of them. With a σ that is
-    fixed, lengths grow with i: at 0.1 the 1152 capsules of the MNIST network start where squash has no slope,
-    and the loss never moves.
+    add up to ``0.3 (q − p) τ i`` in one direction. So σ is chosen to make the length of both together that of a lower
+    capsule, for any number of them. Softmax does nothing of the kind while agreements are small, and they stay so if
+    no vote is longer than its capsule: σ is at most 1 / √e. With a fixed σ, lengths grow with i: at 0.1 the 1152
+    capsules of the MNIST network start where squash has no slope, and the loss never moves.
     """
 
     def __init__(self, config: CapsNetConfig) -> None:
@@ -107,7 +105,7 @@ class ClassCaps(nn.Module):
         at_random = math.sqrt(i * e) * (1.0 if config.normalization == "max_min" else 1.0 / j)
         routed = config.normalization == "max_min" and config.iterations > 1
         in_agreement = 0.3 * (config.upper - config.lower) * i if routed else 0.0
-        nn.init.normal_(self.weight, std=1 / math.hypot(at_random, in_agreement))
+        nn.init.normal_(self.weight, std=1 / max(math.hypot(at_random, in_agreement), math.sqrt(e)))
 
     def forward(self, lower_capsules: Tensor, iterations: int | None = None) -> Routing:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` and coefficients ``(b i j)``."""
@@ -133,7 +131,7 @@ class FoldedCaps(nn.Module):
     def forward(self, lower_capsules: Tensor) -> Tensor:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)``."""
         sums = lower_capsules.flatten(1) @ self.weight  # (b, j·e)
-        return squash(sums.unflatten(1, self.shape))  # (b, j, e)
+        return squash(sums.view(-1, *self.shape))  # (b, j, e)
 
 
 class Decoder(nn.Module):
@@ -144,7 +142,7 @@ class Decoder(nn.Module):
         self.image_shape = (config.channels, config.height, config.width)
         widths = (config.classes * config.class_dimension, *config.decoder)
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         layers += [nn.Linear(widths[-1], math.prod(self.image_shape)), nn.Sigmoid()]
         self.layers = nn.Sequential(*layers)
@@ -159,7 +157,7 @@ class Decoder(nn.Module):
 def standardized(images: Tensor) -> Tensor:
     """Each image ``(b c h w)`` with zero mean and unit variance over its own pixels and channels.
 
-    The divisor is at least ``1 / √(pixels · channels)``, so that a flat image gives zeros.
+    The divisor is at least ``1 / √(pixels · channels)``, so that a flat image stays flat.
     """
     pixels = images.flatten(1)  # (b, c·h·w)
     centred = pixels - pixels.mean(1, keepdim=True)

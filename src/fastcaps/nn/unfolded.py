@@ -1,8 +1,8 @@
 """The stem: a convolution of few channels and ReLU, as one matrix product.
 
-An image of one or three channels gives a convolution little to reduce over, and ordinary convolution spends its time on
-bringing data in order. Here the patches under the kernel are copied side by side, which for so few channels is less than
-the result, and one product writes the maps in the memory order ``(h w b o)`` that the next layer wants.
+An image of one or three channels gives a convolution little to reduce over, and ordinary convolution spends its time
+on bringing data in order. Here the patches under the kernel are copied side by side, which for so few channels is less
+than the result, and one product writes the maps in the memory order ``(h w b o)`` that the next layer wants.
 """
 
 from typing import Any
@@ -29,7 +29,9 @@ def unfolded_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: i
     """
     if images.requires_grad and torch.is_grad_enabled():
         raise ValueError("images require a gradient, expected none: use ordinary convolution")
-    maps: Tensor = _UnfoldedConvRelu.apply(images, weight, bias, stride)  # (h', w', b, o)
+    maps: Tensor = _UnfoldedConvRelu.apply(  # type: ignore[no-untyped-call]
+        images, weight, bias, stride
+    )  # (h', w', b, o)
     return maps.permute(2, 3, 0, 1)  # (b, o, h', w')
 
 
@@ -38,7 +40,7 @@ def _patches(images: Tensor, size: int, stride: int) -> Tensor:
     windows = images.unfold(2, size, stride).unfold(3, size, stride)  # (b, c, h', w', k, k)
     ordered = windows.permute(2, 3, 0, 1, 4, 5)  # (h', w', b, c, k, k)
     patches = images.new_empty(*ordered.shape[:3], ordered.shape[3:].numel() + 1)
-    patches[..., :-1].unflatten(3, ordered.shape[3:]).copy_(ordered)
+    patches[..., :-1].view(ordered.shape).copy_(ordered)
     patches[..., -1] = 1
     return patches
 

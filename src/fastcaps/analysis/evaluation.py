@@ -1,0 +1,188 @@
+"""Dynamic routing beside fast, with the two baselines that keep us honest.
+
+*Uniform* coefficients are all ones: no routing at all. The *ceiling* routes each image with its own class's container,
+which nobody can do without knowing the answer (paper, section 5).
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
+from fastcaps.functional import fold_weights, normalize, squash
+from fastcaps.master import MasterCoefficients
+from fastcaps.nn import CapsNet, fold
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of routing, on one set of images.
+
+    Attributes:
+        name: of the way.
+        predictions: a class for each image ``(n)``.
+        correct: number of right ones.
+        accuracy: their share.
+        interval: its 95 % interval (Wilson).
+        per_class: accuracy on each class's images ``(j)``.
+        confusion: images of class (row) taken for class (column) ``(j j)``.
+        images_per_second: of the whole network; None where that means nothing.
+        against_dynamic: the paired comparison; None for dynamic routing itself.
+    """
+
+    name: str
+    predictions: NDArray[np.int64]
+    correct: int
+    accuracy: float
+    interval: tuple[float, float]
+    per_class: NDArray[np.float64]
+    confusion: NDArray[np.int64]
+    images_per_second: float | None
+    against_dynamic: Comparison | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All ways of routing on the same images.
+
+    Attributes:
+        labels: the truth ``(n)``.
+        class_names: in the order of the labels.
+        variants: ``dynamic``, ``fast``, ``uniform``, ``ceiling``.
+    """
+
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    variants: dict[str, Variant]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON, without the single predictions."""
+        return {
+            "images": len(self.labels),
+            "class_names": list(self.class_names),
+            "variants": {
+                name: {
+                    "correct": variant.correct,
+                    "errors": len(self.labels) - variant.correct,
+                    "accuracy": variant.accuracy,
+                    "interval": list(variant.interval),
+                    "per_class": [None if np.isnan(share) else float(share) for share in variant.per_class],
+                    "confusion": variant.confusion.tolist(),
+                    "images_per_second": variant.images_per_second,
+                    "against_dynamic": asdict(variant.against_dynamic) if variant.against_dynamic else None,
+                }
+                for name, variant in self.variants.items()
+            },
+        }
+
+
+@torch.no_grad()
+def evaluate(
+    model: CapsNet,
+    master: MasterCoefficients,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    observe: Callable[[int], None] = lambda images: None,
+) -> Evaluation:
+    """Classify images in four ways: dynamic, fast, uniform, ceiling.
+
+    Args:
+        model: the trained network.
+        master: its master coefficients.
+        batches: images ``(b c h w)`` and labels ``(b)``.
+        observe: told how many images were just done.
+    """
+    model = model.eval()
+    weight = model.routing.weight
+    fast = fold(model, master)
+    uniform = fold_weights(weight, torch.ones_like(master.values, dtype=weight.dtype, device=weight.device))
+    own = _folded_containers(model, master)  # (j, i·d, j·e)
+    ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "dynamic": lambda images, labels: model(images).lengths,
+        "fast": lambda images, labels: fast(images).lengths,
+        "uniform": lambda images, labels: _lengths(model, images, uniform),
+        "ceiling": lambda images, labels: _own_lengths(model, images, labels, own),
+    }
+    found: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ways}
+    seconds = dict.fromkeys(ways, 0.0)
+    truth: list[NDArray[np.int64]] = []
+    timed = 0
+    for number, (images, labels) in enumerate(batches):
+        on_device, label_device = images.to(weight.device), labels.to(weight.device)
+        for name, way in ways.items():
+            start = time.perf_counter()
+            lengths = way(on_device, label_device)
+            found[name].append(lengths.argmax(1).cpu().numpy())
+            if number:  # the first batch warms up
+                seconds[name] += time.perf_counter() - start
+        timed += len(labels) if number else 0
+        truth.append(labels.cpu().numpy())
+        observe(len(labels))
+    if not truth:
+        raise ValueError("there are no images to evaluate on")
+    labels_ = np.concatenate(truth)
+    predictions = {name: np.concatenate(parts) for name, parts in found.items()}
+    variants = {}
+    for name, answers in predictions.items():
+        speed = timed / seconds[name] if timed and name in ("dynamic", "fast") else None
+        against = None if name == "dynamic" else compare(predictions["dynamic"], answers, labels_)
+        variants[name] = _variant(name, answers, labels_, model.config.classes, speed, against)
+    return Evaluation(labels_, model.config.class_names, variants)
+
+
+def _variant(
+    name: str,
+    predictions: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    classes: int,
+    speed: float | None,
+    against: Comparison | None,
+) -> Variant:
+    confusion = np.zeros((classes, classes), np.int64)
+    np.add.at(confusion, (labels, predictions), 1)
+    correct = int(confusion.trace())
+    with np.errstate(invalid="ignore"):
+        per_class = confusion.diagonal() / confusion.sum(1)
+    return Variant(
+        name=name,
+        predictions=predictions,
+        correct=correct,
+        accuracy=correct / len(labels),
+        interval=proportion_interval(correct, len(labels)),
+        per_class=per_class,
+        confusion=confusion,
+        images_per_second=speed,
+        against_dynamic=against,
+    )
+
+
+def _folded_containers(model: CapsNet, master: MasterCoefficients) -> Tensor:
+    """The weights folded with each class's own normalised container: ``(j, i·d, j·e)``."""
+    weight = model.routing.weight
+    rows = normalize(
+        master.containers / master.counts[:, None, None],
+        master.normalization,
+        master.lower,
+        master.upper,
+    )  # (j, i, j)
+    return torch.stack([fold_weights(weight, matrix.to(weight.device, weight.dtype)) for matrix in rows])
+
+
+def _lengths(model: CapsNet, images: Tensor, folded: Tensor) -> Tensor:
+    """Lengths ``(b j)`` with folded weights ``(i·d, j·e)``."""
+    sums = model.lower_capsules(images).flatten(1) @ folded  # (b, j·e)
+    lengths: Tensor = torch.linalg.vector_norm(squash(sums.view(len(images), model.config.classes, -1)), dim=-1)
+    return lengths
+
+
+def _own_lengths(model: CapsNet, images: Tensor, labels: Tensor, own: Tensor) -> Tensor:
+    """Lengths ``(b j)`` with each image's own class's folded weights."""
+    lengths = images.new_empty(len(images), model.config.classes, dtype=own.dtype)
+    for label in torch.unique(labels):
+        lengths[labels == label] = _lengths(model, images[labels == label], own[label])
+    return lengths

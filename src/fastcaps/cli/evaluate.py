@@ -1,0 +1,151 @@
+"""``fastcaps evaluate``: dynamic beside fast, with the baselines that keep us honest."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastcaps._extras import require
+from fastcaps.cli._common import (
+    DataDir,
+    Device,
+    Json,
+    RunArgument,
+    Threads,
+    command,
+    counted,
+    print_json,
+    print_table,
+    set_up,
+)
+from fastcaps.shipped import is_shipped
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastcaps.training import Run
+
+
+@command
+def evaluate(
+    run: RunArgument,
+    master: Annotated[Path | None, typer.Option(help="Other coefficients than RUN/master.safetensors.")] = None,
+    part: Annotated[str, typer.Option(help="Which images: test or train.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for evaluation.json and confusion.png; RUN by default.")
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Classify the test images with dynamic routing, and without it.
+
+    Prints accuracies with 95 % intervals, how many images change class and in which direction (McNemar's exact test),
+    and speeds. "uniform" is the same network with all coefficients 1, without any routing; "ceiling" routes each
+    image with its own class's container, which needs the answer.
+
+    Example:  fastcaps evaluate runs/digits
+    """
+    require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
+    from fastcaps.training import Run
+
+    if part not in ("test", "train"):
+        raise ValueError(f"part is {part!r}, expected test or train")
+    opened = Run.open(run)
+    folder = out or (None if is_shipped(opened.folder) else opened.folder)
+    found = evaluated(opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir)
+    if as_json:
+        print_json(found)
+        return
+    print_evaluation(found)
+    if folder is not None:
+        typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
+
+
+def evaluated(
+    run: "Run",
+    device: "torch.device",
+    folder: Path | None,
+    master: Path | None = None,
+    part: str = "test",
+    limit: int | None = None,
+    batch_size: int = 128,
+    data_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, return what the former says."""
+    import torch
+
+    from fastcaps._files import json_bytes, write_atomically
+    from fastcaps.analysis import evaluate
+    from fastcaps.analysis.figures import confusion_figure, png_bytes
+    from fastcaps.data import batches
+    from fastcaps.training.trainer import versions
+
+    coefficients = run.master(master)
+    model = run.model().to(device)
+    data = run.data(data_dir)
+    images = data.test if part == "test" else data.train
+    if limit is not None:
+        images = images.subset(torch.arange(min(limit, len(images))))
+    with counted("evaluating", len(images)) as observe:
+        result = evaluate(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
+    found: dict[str, Any] = {
+        "run": str(run.folder),
+        "data": data.name,
+        "generated": data.generated,
+        "part": part,
+        "batch_size": batch_size,
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "master": coefficients.summary(),
+        **result.to_dict(),
+    }
+    if folder is not None:
+        confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
+        figure = confusion_figure(confusions, result.class_names)
+        write_atomically({folder / "evaluation.json": json_bytes(found), folder / "confusion.png": png_bytes(figure)})
+    return found
+
+
+def print_evaluation(found: dict[str, Any]) -> None:
+    """The tables of an evaluation, from what its JSON says."""
+    words = " (generated)" if found["generated"] else ""
+    rows = []
+    for name, variant in found["variants"].items():
+        low, high = variant["interval"]
+        against = variant["against_dynamic"]
+        rows.append(
+            [
+                name,
+                f"{variant['accuracy']:.2%}",
+                f"{low:.2%} – {high:.2%}",
+                str(variant["errors"]),
+                *(
+                    [str(against["changed"]), f"+{against['gained']} −{against['lost']}", f"{against['p_value']:.2g}"]
+                    if against
+                    else ["", "", ""]
+                ),
+                f"{variant['images_per_second']:,.0f}" if variant["images_per_second"] else "",
+            ]
+        )
+    print_table(
+        f"{found['data']}{words}: {found['images']:,} {found['part']} images",
+        ["routing", "accuracy", "95 %", "errors", "changed", "gained, lost", "McNemar p", "images/s"],
+        rows,
+    )
+    names = [name for name in ("dynamic", "fast") if name in found["variants"]]
+    print_table(
+        "Accuracy by class",
+        ["class", *names],
+        [
+            [label, *(_share(found["variants"][name]["per_class"][number]) for name in names)]
+            for number, label in enumerate(found["class_names"])
+        ],
+    )
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2%}"

@@ -1,0 +1,44 @@
+"""Training and test sets by name, and the user's own images, ready for a capsule network.
+
+`load` gives a `DataSet`, `batches` goes through one of its parts. Nothing here standardises: images are
+between 0 and 1 as the decoder's target is, and a network that wants them standardised does so itself.
+"""
+
+from typing import TYPE_CHECKING
+
+from fastcaps._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fastcaps.data.augment import Augmentation
+    from fastcaps.data.batching import batches, steps_per_epoch
+    from fastcaps.data.dataset import DataSet, Split
+    from fastcaps.data.loading import load
+    from fastcaps.data.registry import SETS
+    from fastcaps.data.stock import available, get
+
+__all__ = [
+    "load",
+    "DataSet",
+    "Split",
+    "Augmentation",
+    "batches",
+    "steps_per_epoch",
+    "SETS",
+    "available",
+    "get",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "load": "fastcaps.data.loading",
+        "DataSet": "fastcaps.data.dataset",
+        "Split": "fastcaps.data.dataset",
+        "Augmentation": "fastcaps.data.augment",
+        "batches": "fastcaps.data.batching",
+        "steps_per_epoch": "fastcaps.data.batching",
+        "SETS": "fastcaps.data.registry",
+        "available": "fastcaps.data.stock",
+        "get": "fastcaps.data.stock",
+    },
+)

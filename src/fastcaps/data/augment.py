@@ -1,0 +1,124 @@
+"""What a network sees of an image: at random changed in training, its middle in testing.
+
+Plain PyTorch on whole batches. What is random about an image follows from five uniform numbers, so that
+whoever draws these decides what repeats: `augment` from a generator, `fastcaps.data.batches` from seed,
+epoch and step.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+# Uniform numbers an image takes: down, across, flip, brightness, contrast.
+CHANCES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Random changes of training images; only the crop concerns test images too.
+
+    Attributes:
+        shift: pixels by which an image moves at most, down or up and across.
+        fill: what comes in at its edge: ``"zero"`` (black), or ``"edge"`` (the outermost pixels again).
+        crop: height and width cut out of the image, anywhere in training, from the middle in testing.
+        flip: whether left and right change places in half of the images.
+        brightness: largest change, added to all pixels.
+        contrast: largest relative change of the distance from the mean of the image's channel.
+    """
+
+    shift: int = 0
+    fill: str = "zero"
+    crop: tuple[int, int] | None = None
+    flip: bool = False
+    brightness: float = 0.0
+    contrast: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Bring JSON's lists to tuples, then refuse what can't work."""
+        if self.crop is not None:
+            object.__setattr__(self, "crop", tuple(self.crop))
+        if type(self.shift) is not int or self.shift < 0:
+            raise ValueError(f"shift is {self.shift!r}, expected a whole number of pixels, at least 0")
+        if self.fill not in ("zero", "edge"):
+            raise ValueError(f"fill is {self.fill!r}, expected zero or edge")
+        if self.crop is not None and (
+            len(self.crop) != 2 or any(type(side) is not int or side < 1 for side in self.crop)
+        ):
+            raise ValueError(f"crop is {self.crop!r}, expected height and width of at least 1")
+        for name in ("brightness", "contrast"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected 0 to 1")
+
+    def augment(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Images ``(b c h w)``, floating-point between 0 and 1 or bytes, each changed at random.
+
+        Returns float32 between 0 and 1, ``(b c h' w')`` with the crop's size.
+        """
+        chances = torch.rand(len(images), CHANCES, dtype=torch.float64, generator=generator)
+        return self.apply(images, chances)
+
+    def apply(self, images: Tensor, chances: Tensor) -> Tensor:
+        """As `augment`, with the uniform numbers ``(b 5)`` given."""
+        h, w = self._checked(images)
+        if self.shift:
+            margins = (self.shift,) * 4
+            # Only floating-point images can have their edges repeated.
+            images = pad(images, margins) if self.fill == "zero" else pad(as_float(images), margins, "replicate")
+        windows = images.unfold(2, h, 1).unfold(3, w, 1)  # (b, c, places down, places across, h, w)
+        down = (chances[:, 0] * windows.shape[2]).long()
+        across = (chances[:, 1] * windows.shape[3]).long()
+        views = as_float(windows[torch.arange(len(images)), :, down, across])  # (b, c, h, w)
+        if self.flip:
+            views = torch.where((chances[:, 2] < 0.5)[:, None, None, None], views.flip(3), views)
+        if self.brightness:
+            views = views + self._spread(chances[:, 3], self.brightness)
+        if self.contrast:
+            mean = views.mean((2, 3), keepdim=True)
+            views = mean + (views - mean) * (1 + self._spread(chances[:, 4], self.contrast))
+        return views.clamp_(0, 1) if self.brightness or self.contrast else views
+
+    def test_view(self, images: Tensor) -> Tensor:
+        """Images ``(b c h w)``, floating-point between 0 and 1 or bytes: their middle, as float32."""
+        h, w = self._checked(images)
+        top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
+        return as_float(images[:, :, top : top + h, left : left + w])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """From what `to_dict` gave."""
+        unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise ValueError(f"the augmentation has unknown entries: {', '.join(unknown)}")
+        return cls(**values)
+
+    def _checked(self, images: Tensor) -> tuple[int, int]:
+        """Height and width of the result."""
+        if images.ndim != 4:
+            raise ValueError(f"images have shape {tuple(images.shape)}, expected (batch, channels, height, width)")
+        h, w = self.crop or images.shape[2:]
+        if h > images.shape[2] or w > images.shape[3]:
+            raise ValueError(
+                f"a crop of {h}×{w} doesn't fit into images of {images.shape[2]}×{images.shape[3]}: "
+                "make it smaller or the images larger"
+            )
+        return h, w
+
+    @staticmethod
+    def _spread(chances: Tensor, largest: float) -> Tensor:
+        """Uniform numbers ``(b)`` from 0…1 to −largest…largest, for images ``(b c h w)``."""
+        return ((2 * chances - 1) * largest).float()[:, None, None, None]
+
+
+def as_float(images: Tensor) -> Tensor:
+    """Images as contiguous float32 between 0 and 1, from bytes or floating-point."""
+    if images.dtype == torch.uint8:
+        return images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+    return images.to(torch.float32).clamp(0, 1)

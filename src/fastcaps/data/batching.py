@@ -1,0 +1,97 @@
+"""Batches in an order that a seed and an epoch number fix, in parts for several ranks.
+
+Step ``k`` of the whole job is images ``k·B … (k+1)·B − 1`` of the order, whatever the number of ranks; rank
+``r`` of ``R`` takes images ``⌊r·m / R⌋ … ⌊(r+1)·m / R⌋ − 1`` of its ``m``. So every image has its place once
+an epoch, all ranks make the same number of steps, and an image is changed in the same way on one rank as on
+many. Only the last step may be smaller than ``B``; when it has fewer images than there are ranks, some of
+them get an empty batch.
+"""
+
+from collections.abc import Callable, Iterator, Sized
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastcaps.data.augment import CHANCES, Augmentation
+from fastcaps.data.dataset import Split
+
+# Keeps the numbers that order an epoch apart from those that change its images.
+_ORDER, _CHANCES = 0, 1
+
+
+def batches(
+    split: Split,
+    batch_size: int,
+    *,
+    view: Augmentation | Callable[[Tensor], Tensor],
+    shuffle_seed: int | None = None,
+    epoch: int = 0,
+    start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Go through a part of a data set once.
+
+    Args:
+        split: the part.
+        batch_size: of all ranks together.
+        view: what becomes of the images: an `Augmentation` for training, or a function of bytes ``(b c h
+            w)`` that gives floating-point images, such as an augmentation's `test_view`, for testing and
+            accumulating.
+        shuffle_seed: of the order and of the augmentation; the order of the set when None.
+        epoch: number of this pass; each has its own order and augmentation.
+        start: the first step to give, so that a run goes on in the middle with the very batches it would
+            have had.
+        rank: number of this process.
+        world: number of processes.
+
+    Yields:
+        Images ``(b c h w)``, float32 between 0 and 1, and labels ``(b)``, int64.
+    """
+    steps = steps_per_epoch(split, batch_size)
+    if isinstance(view, Augmentation) and shuffle_seed is None:
+        raise ValueError("augmentation needs a shuffle_seed: give one, or its test_view as the view")
+    for name, value in (("shuffle_seed", shuffle_seed or 0), ("epoch", epoch)):
+        if value < 0:
+            raise ValueError(f"{name} is {value}, expected at least 0")
+    if not 0 <= start <= steps:
+        raise ValueError(f"start is {start}, expected 0 to {steps}, the steps of an epoch")
+    if not 0 <= rank < world:
+        raise ValueError(f"rank is {rank} of {world}, expected 0 to {world - 1}")
+    return _generate(split, batch_size, view, shuffle_seed, epoch, range(start, steps), rank, world)
+
+
+def steps_per_epoch(split: Sized, batch_size: int) -> int:
+    """Number of batches in which a part of a data set comes, the last one perhaps smaller."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
+    return -(-len(split) // batch_size)
+
+
+def _generate(
+    split: Split,
+    batch_size: int,
+    view: Augmentation | Callable[[Tensor], Tensor],
+    seed: int | None,
+    epoch: int,
+    steps: range,
+    rank: int,
+    world: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    count = len(split)
+    if seed is None:
+        order = torch.arange(count)
+    else:
+        order = torch.from_numpy(np.random.default_rng([_ORDER, seed, epoch]).permutation(count))
+    for step in steps:
+        whole = order[step * batch_size : (step + 1) * batch_size]
+        mine = slice(rank * len(whole) // world, (rank + 1) * len(whole) // world)
+        indices = whole[mine]
+        images = split.images(indices)
+        if isinstance(view, Augmentation):
+            random = np.random.default_rng([_CHANCES, seed or 0, epoch, step])
+            chances = torch.from_numpy(random.random((len(whole), CHANCES)))
+            yield view.apply(images, chances[mine]), split.labels[indices]
+        else:
+            yield view(images), split.labels[indices]

@@ -1,0 +1,258 @@
+"""Where the files of a set are: found, verified and read, or downloaded whole from a public home.
+
+Looked for in this order: the folder the user names, ``$FASTCAPS_DATA``, the cache. A file that has a
+published hash is checked against it wherever it was found; nothing is accepted silently.
+"""
+
+import hashlib
+import os
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from fastcaps.data.registry import Archive, File, Files
+
+# Seconds without an answer after which a home counts as down.
+_TIMEOUT = 30
+_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file at hand: ``path`` itself, or inside the archive at ``path``."""
+
+    file: File
+    path: Path
+    packed: bool = False
+
+    @property
+    def title(self) -> str:
+        """How an error names it."""
+        return f"{self.file.name} in {self.path}" if self.packed else str(self.path)
+
+
+def cache_dir() -> Path:
+    """The folder for downloads and generated sets: ``$FASTCAPS_CACHE``, or the operating system's."""
+    chosen = os.environ.get("FASTCAPS_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("fastcaps"))
+
+
+def roots(data_dir: str | Path | None = None) -> list[Path]:
+    """The folders in which sets are looked for, in order."""
+    places = []
+    for given, words in ((data_dir, "the data folder"), (os.environ.get("FASTCAPS_DATA"), "$FASTCAPS_DATA")):
+        if given:
+            place = Path(given).expanduser()
+            if not place.is_dir():
+                raise FileNotFoundError(f"{words} {place} is not a folder: create it or name another")
+            places.append(place)
+    return [*places, cache_dir()]
+
+
+def locate(files: Files, places: Iterable[Path]) -> list[Found | None]:
+    """For each file of a set the first place that has it, or None."""
+    found: dict[str, Found] = {}
+    for place in places:
+        folder = place / files.folder
+        for file in files.files:
+            candidates = [folder / file.name]
+            if file.unpacked:
+                candidates.append(folder / file.unpacked)
+            if files.archive:
+                candidates.append(folder / files.archive.folder / file.name)
+            for path in candidates:
+                if file.name not in found and path.is_file():
+                    found[file.name] = Found(file, path)
+        if files.archive and (folder / files.archive.name).is_file():
+            for file in files.files:
+                found.setdefault(file.name, Found(file, folder / files.archive.name, packed=True))
+    return [found.get(file.name) for file in files.files]
+
+
+def read(found: Sequence[Found]) -> list[bytes]:
+    """The verified content of files; an archive that holds several of them is gone through once."""
+    archives = {item.path for item in found if item.packed}
+    unpacked = {path: _members(path, {item.file.name for item in found}) for path in archives}
+    return [_verified(item, unpacked[item.path] if item.packed else None) for item in found]
+
+
+def open_member(found: Found) -> IO[bytes]:
+    """A file as a stream, for those too large to read at once; from a zip file where it is in one."""
+    if not found.packed:
+        return found.path.open("rb")
+    try:
+        archive = zipfile.ZipFile(found.path)
+    except _UNREADABLE as error:
+        raise _damaged(found.path, error) from None
+    with archive:  # the member's stream keeps the file open as long as it needs it
+        for name in archive.namelist():
+            if PurePosixPath(name).name == found.file.name:
+                return archive.open(name)
+    raise ValueError(f"{found.path} has no {found.file.name} in it: fetch it again")
+
+
+def lines(found: Found) -> Iterator[bytes]:
+    """The lines of a text file, wherever it is packed."""
+    try:
+        with open_member(found) as stream:
+            yield from stream
+    except _UNREADABLE as error:
+        raise _damaged(found.path, error) from None
+
+
+def hashes(found: Sequence[Found]) -> dict[str, str | None]:
+    """The published hash of each file, by its published name, whichever way it was packed."""
+    return {item.file.name: item.file.sha256 for item in found}
+
+
+def fetch(files: Files, places: Sequence[Path], into: Path) -> list[Found]:
+    """Find all files of a set, downloading those that no place has to ``<into>/<folder>``."""
+    at_hand = locate(files, places)
+    missing = [file for file, item in zip(files.files, at_hand, strict=True) if item is None]
+    if missing:
+        folder = into / files.folder
+        wanted: Sequence[File | Archive] = [files.archive] if files.archive else missing
+        for item in wanted:
+            _download(item, files, folder, places)
+        at_hand = locate(files, [*places, into])
+    return [item for item in at_hand if item is not None]
+
+
+def _members(path: Path, names: set[str]) -> dict[str, bytes]:
+    """The content of the named members of a tar file."""
+    members = {}
+    try:
+        with tarfile.open(path) as archive:
+            for entry in archive:
+                name = PurePosixPath(entry.name).name
+                stream = archive.extractfile(entry) if name in names else None
+                if stream is not None:
+                    members[name] = stream.read()
+    except _UNREADABLE as error:
+        raise _damaged(path, error) from None
+    return members
+
+
+def _verified(item: Found, members: dict[str, bytes] | None) -> bytes:
+    if members is None:
+        content = item.path.read_bytes()
+    elif item.file.name in members:
+        content = members[item.file.name]
+    else:
+        raise ValueError(f"{item.path} has no {item.file.name} in it: fetch it again")
+    expected = item.file.unpacked_sha256 if item.path.name == item.file.unpacked else item.file.sha256
+    found = hashlib.sha256(content).hexdigest()
+    if expected is not None and found != expected:
+        raise ValueError(
+            f"{item.title} has SHA-256 {found}, expected {expected}: "
+            "it is damaged or another file; delete it and fetch it again"
+        )
+    return content
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} can't be unpacked ({error}): it is damaged; delete it and fetch it again")
+
+
+def _download(item: File | Archive, files: Files, folder: Path, places: Sequence[Path]) -> None:
+    """Bring one file whole from the first home that gives it."""
+    import pooch
+    from pooch.downloaders import HTTPDownloader
+
+    # pooch reports what it does as a log on standard error; the progress says it already.
+    pooch.get_logger().setLevel("WARNING")
+    digest = item.digest if isinstance(item, Archive) else item.sha256
+    failures = []
+    for url in item.urls:
+        progress = _Progress(item.name, url)
+        try:
+            pooch.retrieve(
+                url,
+                digest,
+                item.name,
+                folder,
+                downloader=HTTPDownloader(progressbar=progress, timeout=_TIMEOUT),
+            )
+            return
+        except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a ValueError
+            failures.append(f"{url}: {_reason(error)}")
+        finally:
+            progress.stop()
+    raise FileNotFoundError(_not_at_hand(files, places, failures))
+
+
+def _reason(error: Exception) -> str:
+    """Why a download failed, in a few words; the libraries' own run over many lines."""
+    text = str(error)
+    if isinstance(error, ValueError) and "hash" in text:
+        return "its checksum does not match"
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return f"HTTP status {status}"
+    return type(error).__name__
+
+
+def _not_at_hand(files: Files, places: Sequence[Path], failures: Sequence[str]) -> str:
+    names = ", ".join(file.name for file in files.files)
+    archive = f" (or {files.archive.name})" if files.archive else ""
+    folders = ", ".join(str(place / files.folder) for place in places)
+    homes = [url for item in ([files.archive] if files.archive else files.files) for url in item.urls]
+    return (
+        f"{files.folder} is not at hand and could not be downloaded: wanted are {names}{archive}; "
+        f"they may be put in any of {folders}; they can be had from {', '.join(homes)}; "
+        f"tried {'; '.join(failures) if failures else 'nothing, no home is known'}"
+    )
+
+
+class _Progress:
+    """A download on standard error: a bar on a terminal, otherwise a line when it begins and when it is done.
+
+    What pooch wants of one: `total` set, then `update` with numbers of bytes, `reset` and `close`.
+    """
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name, self.url = name, url
+        self.total = 0
+        self._done = 0
+        self._bar: Any = None
+        self._task: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+            console = Console(file=sys.stderr)
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._bar = Progress(*columns, console=console)
+            self._task = self._bar.add_task(name, total=None)
+            self._bar.start()
+        else:
+            print(f"{name}: downloading from {url}", file=sys.stderr)
+
+    def update(self, count: int) -> None:
+        """Count bytes that have come; pooch counts whole blocks, also the last."""
+        self._done += count
+        if self._bar is not None:
+            self._bar.update(self._task, total=self.total or None, completed=min(self._done, self.total))
+
+    def reset(self) -> None:
+        """Count from the beginning, as pooch does before it fills the bar."""
+        self._done = 0
+
+    def close(self) -> None:
+        """Say that all has come."""
+        if self._bar is None:
+            print(f"{self.name}: {self.total:,} bytes", file=sys.stderr)
+
+    def stop(self) -> None:
+        """Give the terminal back, however it ended."""
+        if self._bar is not None:
+            self._bar.stop()

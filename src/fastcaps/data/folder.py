@@ -1,0 +1,169 @@
+"""The user's own images: a folder with one sub-folder a class, read from disk when wanted.
+
+Either ``train/<class>/…`` and ``test/<class>/…``, or one tree ``<class>/…`` of which a fraction is held out
+for testing. Only names, labels and hashes are kept in memory.
+"""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastcaps.data.augment import Augmentation
+from fastcaps.data.dataset import DataSet, Split, stratified
+from fastcaps.data.images import Header, decode, header, image_files, no_bombs
+
+T = TypeVar("T")
+
+# The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
+# weights grow with the square of it.
+_LONGEST = 64
+_THREADS = min(8, os.cpu_count() or 1)
+
+
+def load(
+    folder: Path,
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> DataSet:
+    """A data set of the images in a folder.
+
+    Args:
+        folder: as above.
+        seed: of the choice of test images, when the folder doesn't make it.
+        test_fraction: how many of them, likewise.
+        size: height and width, or both, to which all images are brought; when None the commonest size of a
+            training image, made smaller until no side is longer than 64.
+        channels: 1 for grey, 3 for colour; when None grey only if all images are.
+    """
+    divided = (folder / "train").is_dir() and (folder / "test").is_dir()
+    if divided:
+        trees = [folder / "train", folder / "test"]
+        classes = _classes(trees[0])
+        _same_classes(folder, classes, _classes(trees[1]))
+    else:
+        trees = [folder]
+        classes = _classes(folder)
+    listed = [_listed(tree, classes) for tree in trees]
+    paths = [path for files, _ in listed for path in files]
+    labels = np.array([label for _, numbers in listed for label in numbers], np.int64)
+    if divided:
+        train, test = np.split(np.arange(len(paths)), [len(listed[0][0])])
+    else:
+        train, test = _held_out(folder, classes, labels, test_fraction, seed)
+
+    headers = _in_threads(header, paths)
+    c = channels or (1 if all(item.grey for item in headers) else 3)
+    if c not in (1, 3):
+        raise ValueError(f"channels is {channels}, expected 1 for grey or 3 for colour")
+    h, w = _size(size, [headers[k] for k in train])
+
+    def read(places: Tensor) -> Tensor:
+        pixels = _in_threads(lambda k: decode(paths[k], (h, w), c), places.tolist())
+        images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
+        return torch.from_numpy(images)
+
+    def part(places: Any) -> Split:
+        return Split(torch.from_numpy(labels[places]), read, torch.from_numpy(places))
+
+    return DataSet(
+        name=folder.resolve().name,
+        class_names=classes,
+        image_shape=(c, h, w),
+        train=part(train),
+        test=part(test),
+        provenance={
+            "kind": "folder",
+            "images": {"train": len(train), "test": len(test)},
+            "size": [h, w],
+            "channels": c,
+            "sha256": _tree_hash(folder, paths, headers, train),
+        },
+        augmentation=Augmentation(
+            shift=max(1, round(min(h, w) / 14)), fill="edge" if c == 3 else "zero"
+        ),  # 2 of 28 pixels, as for MNIST
+    )
+
+
+def _classes(tree: Path) -> tuple[str, ...]:
+    """Names of a tree's sub-folders: as numbers if all are, otherwise by the alphabet."""
+    names = [entry.name for entry in tree.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    if len(names) < 2:
+        raise ValueError(
+            f"{tree} has {len(names)} class folders{f' ({names[0]})' if names else ''}, expected at least 2: "
+            "one sub-folder of images a class, in the folder itself or in both train/ and test/"
+        )
+    numbers = all(name.isdecimal() for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name), name) if numbers else (0, name)))
+
+
+def _same_classes(folder: Path, train: Sequence[str], test: Sequence[str]) -> None:
+    missing, extra = sorted(set(train) - set(test)), sorted(set(test) - set(train))
+    if missing or extra:
+        words = [
+            f"{where} has no {', '.join(names)}" for where, names in (("test", missing), ("train", extra)) if names
+        ]
+        raise ValueError(f"the classes of {folder} differ, {' and '.join(words)}: expected the same in both")
+
+
+def _listed(tree: Path, classes: Sequence[str]) -> tuple[list[Path], list[int]]:
+    """All image files of a tree and the class number of each."""
+    paths, labels = [], []
+    for label, name in enumerate(classes):
+        found = image_files(tree / name)
+        if not found:
+            raise ValueError(f"the class folder {tree / name} has no images in it: add some or remove it")
+        paths += found
+        labels += [label] * len(found)
+    return paths, labels
+
+
+def _held_out(folder: Path, classes: Sequence[str], labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
+    if not 0 < fraction < 1:
+        raise ValueError(f"test_fraction is {fraction}, expected a number between 0 and 1")
+    alone = np.flatnonzero(np.bincount(labels) < 2)
+    if len(alone):
+        raise ValueError(
+            f"the class folder {folder / classes[alone[0]]} has 1 image, expected at least 2: "
+            "one to train on, one to test on"
+        )
+    n = len(labels)
+    count = min(max(round(fraction * n), len(classes)), n - len(classes))
+    return stratified(labels, count, seed)
+
+
+def _size(size: int | tuple[int, int] | None, headers: Sequence[Header]) -> tuple[int, int]:
+    if size is None:
+        sizes = Counter((item.height, item.width) for item in headers)
+        (h, w), _ = max(sizes.items(), key=lambda entry: (entry[1], entry[0]))
+        scale = min(1.0, _LONGEST / max(h, w))
+        return max(1, round(h * scale)), max(1, round(w * scale))
+    h, w = (size, size) if isinstance(size, int) else size
+    if h < 1 or w < 1:
+        raise ValueError(f"size is {h}×{w}, expected at least 1×1")
+    return h, w
+
+
+def _tree_hash(folder: Path, paths: Sequence[Path], headers: Sequence[Header], train: Any) -> str:
+    """One hash of all names, contents and the division into training and test images."""
+    mine = set(train.tolist())
+    digest = hashlib.sha256()
+    for k, (path, item) in enumerate(zip(paths, headers, strict=True)):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{item.sha256}\0{k in mine}\n".encode())
+    return digest.hexdigest()
+
+
+def _in_threads(function: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
+    """A function of each value, several at a time; Pillow decodes without holding Python's lock."""
+    with no_bombs(), ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(function, values))

@@ -1,0 +1,67 @@
+"""Sets that are made here: made once, kept in the cache, and taken from there only when whole.
+
+A set is two files beside each other, the images and labels (safetensors) and a JSON document that is written
+last, with the recipe and the SHA-256 of the first. Without the second the first doesn't count.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse
+from safetensors.numpy import save as serialise
+
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps.data.files import cache_dir
+from fastcaps.data.idx import Arrays
+
+
+def paths(recipe: dict[str, Any]) -> tuple[Path, Path]:
+    """Where the images and the document of a recipe are kept."""
+    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    stem = cache_dir() / "generated" / f"{recipe['recipe']}-{key}"
+    return stem.with_suffix(".safetensors"), stem.with_suffix(".json")
+
+
+def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays, dict[str, Any]]:
+    """Training part, test part and the document of a set, from the cache or made now.
+
+    Args:
+        recipe: all that the result depends on, as plain values; ``recipe["recipe"]`` is its name.
+        make: makes the two parts.
+    """
+    images_path, document_path = paths(recipe)
+    if document_path.exists():
+        try:
+            document = json.loads(document_path.read_bytes())
+            content = images_path.read_bytes()
+            if document["recipe"] != recipe or document["sha256"] != hashlib.sha256(content).hexdigest():
+                raise ValueError("its content is not what was written")
+            return *_parts(content), document
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            warnings.warn(f"{images_path} is damaged ({error}) and is made anew", stacklevel=2)
+    train, test = make()
+    content = serialise(
+        {
+            "train_images": np.ascontiguousarray(train[0]),
+            "train_labels": train[1],
+            "test_images": np.ascontiguousarray(test[0]),
+            "test_labels": test[1],
+        }
+    )
+    document = {"recipe": recipe, "sha256": hashlib.sha256(content).hexdigest()}
+    write_atomically({images_path: content, document_path: json_bytes(document)})
+    return train, test, document
+
+
+def _parts(content: bytes) -> tuple[Arrays, Arrays]:
+    arrays = parse(content)
+    return (
+        (arrays["train_images"], arrays["train_labels"]),
+        (arrays["test_images"], arrays["test_labels"]),
+    )

@@ -1,0 +1,89 @@
+"""The idx format of MNIST and Fashion-MNIST: a magic number, sizes, bytes; packed with gzip or not."""
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcaps.data.files import Found, read
+from fastcaps.data.registry import NamedSet
+
+Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
+    """An idx file of bytes as an array of so many dimensions.
+
+    Args:
+        content: of the file.
+        title: how errors name it.
+        dimensions: 3 for images, 1 for labels.
+    """
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and fetch it again"
+            ) from None
+    magic = content[:4]
+    # Two zeros, 8 for unsigned bytes, the number of dimensions.
+    expected = bytes([0, 0, 8, dimensions])
+    if magic != expected:
+        raise ValueError(
+            f"{title} begins with the magic number 0x{magic.hex()}, expected 0x{expected.hex()}: "
+            "it is not an idx file of " + ("images" if dimensions == 3 else "labels")
+        )
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise ValueError(f"{title} is truncated: {len(content)} bytes, expected a header of {start}")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(shape):
+        raise ValueError(
+            f"{title} holds {len(content) - start} bytes, expected {math.prod(shape)} "
+            f"for {'×'.join(map(str, shape))}: it is truncated or damaged; delete it and fetch it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays]:
+    """Training and test images ``(n 1 h w)`` with labels ``(n)`` from the four files of an idx set."""
+    contents = read(found)
+    parts = []
+    for k in (0, 2):
+        images = decode(contents[k], found[k].title, 3)
+        labels = decode(contents[k + 1], found[k + 1].title, 1)
+        check(entry, images.shape[1:], len(images), found[k].title, labels, found[k + 1].title)
+        parts.append((images[:, None], labels.astype(np.int64)))
+    return parts[0], parts[1]
+
+
+def check(
+    entry: NamedSet,
+    size: Sequence[int],
+    images: int,
+    images_title: str,
+    labels: NDArray[np.uint8] | NDArray[np.int64],
+    labels_title: str,
+) -> None:
+    """Refuse images of the wrong size, labels outside the classes, and as many of one as not of the other."""
+    if tuple(size) != entry.image_shape[1:]:
+        raise ValueError(
+            f"{images_title} has images of {'×'.join(map(str, size))}, expected "
+            f"{'×'.join(map(str, entry.image_shape[1:]))} for {entry.name}"
+        )
+    if images != len(labels):
+        raise ValueError(
+            f"{images_title} has {images} images, {labels_title} has {len(labels)} labels: "
+            "they don't belong together; fetch both again"
+        )
+    classes = len(entry.class_names)
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(wrong):
+        raise ValueError(
+            f"{labels_title} has label {labels[wrong[0]]} at image {wrong[0]}, expected 0 to {classes - 1}"
+        )

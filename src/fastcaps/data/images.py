@@ -1,0 +1,113 @@
+"""The user's own image files: finding them, looking at them, decoding them safely."""
+
+import hashlib
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"})
+_GREY = frozenset({"1", "L", "LA", "I;16", "I;16L", "I;16B"})
+# Exif orientations that turn an image on its side.
+_SIDEWAYS = frozenset({5, 6, 7, 8})
+_ORIENTATION = 0x0112
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an image file says undecoded: its upright size, whether it is grey, and its SHA-256."""
+
+    height: int
+    width: int
+    grey: bool
+    sha256: str
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All image files in a folder and those in it, by name; what is hidden or no image doesn't count."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in _SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def header(path: Path) -> Header:
+    """Look at an image file without decoding its pixels."""
+    content = path.read_bytes()
+    with _opened(path, content) as image:
+        w, h = image.size
+        # A PNG file may have its Exif data after the pixels, and Pillow would decode these to get there.
+        known = image.format != "PNG" or "exif" in image.info
+        if known and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
+            w, h = h, w
+        return Header(h, w, image.mode in _GREY, hashlib.sha256(content).hexdigest())
+
+
+def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[np.uint8]:
+    """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width)."""
+    with _opened(path, path.read_bytes()) as image:
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I;16"):
+            # Pillow would clip 16 bits at 255 instead of scaling them.
+            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+        elif upright.mode in ("I", "F"):
+            raise ValueError(f"it has 32-bit pixels (mode {upright.mode}), expected 8 or 16 bits: convert it first")
+        if upright.has_transparency_data:
+            clear = upright.convert("RGBA")
+            upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+        plain = upright.convert("L" if channels == 1 else "RGB")
+        if size is not None and plain.size != size[::-1]:
+            plain = plain.resize(size[::-1], Image.Resampling.BILINEAR)
+        pixels = np.asarray(plain)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def grey_photograph(path: Path) -> NDArray[np.uint8]:
+    """A photograph ``(h w)`` in grey at its own size."""
+    with no_bombs():
+        pixels: NDArray[np.uint8] = decode(path, None, 1)[0]
+        return pixels
+
+
+@contextmanager
+def no_bombs() -> Iterator[None]:
+    """While images are opened, in any thread, make Pillow's warning about decompression bombs an error.
+
+    Filters of warnings belong to the whole process, so this is entered once around all threads, not in each.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+@contextmanager
+def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
+    """An image whose every failure, now or while it is decoded, is one error that names the file."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            yield image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels and may be a decompression bomb: "
+            "make it smaller or remove it"
+        ) from None
+    except Exception as error:
+        # Pillow's decoders raise nearly anything on a damaged file.
+        raise ValueError(
+            f"{path} can't be decoded as an image ({_words(error, path)}): replace or remove it"
+        ) from error
+
+
+def _words(error: Exception, path: Path) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return f"{path.suffix} but no known image format"
+    return str(error) or type(error).__name__

@@ -1,0 +1,116 @@
+"""`load`: from a name or a folder to a data set."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastcaps.data import amat, cifar10, digits, files, folder, idx, variants
+from fastcaps.data.augment import Augmentation
+from fastcaps.data.dataset import DataSet, Split
+from fastcaps.data.idx import Arrays
+from fastcaps.data.registry import SETS, NamedSet, named
+
+# The MNIST family moves by up to 2 pixels, CIFAR-10 is cropped. A black border would give away where a
+# background was moved to, so there the edge is repeated.
+_SHIFTED = Augmentation(shift=2)
+_AUGMENTATIONS = {
+    "cifar10": Augmentation(crop=(24, 24), flip=True),
+    "background_mnist": Augmentation(shift=2, fill="edge"),
+}
+
+
+def load(
+    name_or_folder: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    seed: int = 0,
+    photographs: str | Path | None = None,
+    test_fraction: float = 0.2,
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> DataSet:
+    """A data set by its name, or of the user's own images.
+
+    Files that are not in ``data_dir``, ``$FASTCAPS_DATA`` or the cache are downloaded to the cache.
+
+    Args:
+        name_or_folder: one of `SETS`, or a folder with one sub-folder of images a class; a name goes before
+            a folder that is called the same, ``./name`` is the folder.
+        data_dir: a folder that has the files, as ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
+        seed: of what is generated here, or of the choice of test images in a folder that doesn't make it.
+        photographs: a folder of photographs for the backgrounds of ``background_mnist``.
+        test_fraction: of a folder's images, where it has no ``train`` and ``test``.
+        size: height and width, or both, to which a folder's images are brought.
+        channels: 1 or 3, for a folder's images.
+    """
+    if seed < 0:
+        raise ValueError(f"seed is {seed}, expected at least 0")
+    if str(name_or_folder).replace("-", "_") not in SETS and Path(name_or_folder).expanduser().is_dir():
+        _refuse("a folder of images", photographs=photographs)
+        own = Path(name_or_folder).expanduser()
+        return folder.load(own, seed=seed, test_fraction=test_fraction, size=size, channels=channels)
+    entry = named(str(name_or_folder))
+    _refuse(entry.name, size=size, channels=channels)
+    if entry.name != "background_mnist":
+        _refuse(entry.name, photographs=photographs)
+    return load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs)
+
+
+def load_named(
+    entry: NamedSet,
+    *,
+    data_dir: str | Path | None = None,
+    seed: int = 0,
+    photographs: str | Path | None = None,
+) -> DataSet:
+    """The data set of an entry."""
+    train, test, provenance = _parts(entry, data_dir, seed, photographs)
+    augmentation = _AUGMENTATIONS.get(entry.name, _SHIFTED)
+    return DataSet(
+        name=entry.name,
+        class_names=entry.class_names,
+        image_shape=(entry.image_shape[0], *(augmentation.crop or entry.image_shape[1:])),
+        train=_in_memory(train),
+        test=_in_memory(test),
+        provenance=provenance,
+        augmentation=augmentation,
+    )
+
+
+def _parts(
+    entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None
+) -> tuple[Arrays, Arrays, dict[str, Any]]:
+    if entry.files is None:
+        train, test, sources = digits.load(entry)
+        return train, test, {"kind": "original", "files": sources}
+    places = files.roots(data_dir)
+    if entry.made_from is None:
+        found = files.fetch(entry.files, places, files.cache_dir())
+        reader = cifar10 if entry.name == "cifar10" else idx
+        return *reader.load(entry, found), {"kind": "original", "files": files.hashes(found)}
+    at_hand = [item for item in files.locate(entry.files, places) if item is not None]
+    # Photographs of one's own are for making the set.
+    if photographs is None and len(at_hand) == len(entry.files.files):
+        train, test, sources = amat.load(entry, at_hand)
+        return train, test, {"kind": "original", "files": sources}
+    mnist_train, mnist_test, origin = _parts(SETS[entry.made_from], data_dir, seed, None)
+    both = (mnist_train, mnist_test)
+    if entry.name == "rotated_mnist":
+        train, test, document = variants.rotated(entry, both, origin["files"], seed)
+    else:
+        train, test, document = variants.on_backgrounds(entry, both, origin["files"], seed, photographs)
+    return train, test, {"kind": "generated", **document}
+
+
+def _in_memory(part: Arrays) -> Split:
+    images, labels = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in part)
+    return Split(labels, images.__getitem__)
+
+
+def _refuse(what: str, **options: Any) -> None:
+    """Don't let an option that has no meaning for a set pass in silence."""
+    for option, value in options.items():
+        if value is not None:
+            raise ValueError(f"{option} was given as {value!r}, which has no meaning for {what}: leave it out")

@@ -1,0 +1,137 @@
+"""A run folder: what is in it, and how one is opened again.
+
+| file | written by | what |
+|---|---|---|
+| ``run.json`` | train | settings, network, data and its provenance, versions, command, state |
+| ``metrics.jsonl`` | train | one line an epoch |
+| ``checkpoint.safetensors`` | train | the state to go on from |
+| ``best/`` | train | with a validation split: the weights that did best on it |
+| ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
+| ``master.safetensors`` | accumulate | the master coefficients of ``model/``; others beside it under other names |
+| ``fast/`` | accumulate | ``model/`` with ``master.safetensors`` folded in |
+| ``evaluation.json``, ``confusion.png`` | evaluate | what was measured |
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps.shipped import located, names
+
+if TYPE_CHECKING:
+    from fastcaps.data import DataSet
+    from fastcaps.master import MasterCoefficients
+    from fastcaps.nn import CapsNet
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder.
+
+    Attributes:
+        folder: where it is.
+    """
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """The run in a folder that `fastcaps train` or `Trainer` made, or one that comes with fastcaps, by name."""
+        run = cls(located(folder))
+        if not run.about_file.is_file():
+            raise FileNotFoundError(
+                f"{folder} is no run: it has no run.json, as fastcaps train writes, and no network that comes with "
+                f"fastcaps has that name ({', '.join(names()) or 'there are none'})"
+            )
+        return run
+
+    @property
+    def about_file(self) -> Path:
+        """Settings and provenance."""
+        return self.folder / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One line an epoch."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        """The state to go on from."""
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def model_folder(self) -> Path:
+        """The trained network."""
+        return self.folder / "model"
+
+    @property
+    def best_folder(self) -> Path:
+        """The network that did best on the validation split."""
+        return self.folder / "best"
+
+    @property
+    def fast_folder(self) -> Path:
+        """The folded network."""
+        return self.folder / "fast"
+
+    @property
+    def master_file(self) -> Path:
+        """The master coefficients that are used unless others are named."""
+        return self.folder / "master.safetensors"
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What ``run.json`` says."""
+        try:
+            about = json.loads(self.about_file.read_bytes())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{self.about_file} is not JSON: {error}") from None
+        if not isinstance(about, dict) or not {"data", "settings", "config"} <= set(about):
+            raise ValueError(f"{self.about_file} is not of a fastcaps run: it lacks data, settings or config")
+        return about
+
+    def write_about(self, about: dict[str, Any]) -> None:
+        """Write ``run.json``."""
+        write_atomically({self.about_file: json_bytes(about)})
+        self.__dict__.pop("about", None)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry an epoch."""
+        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
+
+    def model(self) -> "CapsNet":
+        """The trained network."""
+        from fastcaps.nn import CapsNet
+
+        if not self.model_folder.is_dir():
+            raise FileNotFoundError(
+                f"{self.model_folder} does not exist: the run is not finished, go on with fastcaps train --resume"
+            )
+        return CapsNet.from_pretrained(self.model_folder)
+
+    def master(self, file: str | Path | None = None) -> "MasterCoefficients":
+        """The master coefficients: those in the given file, or the run's own."""
+        from fastcaps.master import MasterCoefficients
+
+        if file is None and not self.master_file.is_file():
+            raise FileNotFoundError(
+                f"{self.master_file} does not exist: make it with fastcaps accumulate {self.folder}"
+            )
+        return MasterCoefficients.load(file or self.master_file)
+
+    def data(self, data_dir: str | Path | None = None) -> "DataSet":
+        """The data set it was trained with; refused when the images are others now."""
+        from fastcaps.data import load
+
+        data = load(self.about["data"]["name"], data_dir=data_dir, **self.about["data"]["options"])
+        if data.fingerprint != self.about["data"]["fingerprint"]:
+            raise ValueError(
+                f"the images of {self.about['data']['name']} are not those that {self.folder} was trained with "
+                f"(fingerprint {data.fingerprint[:12]}…, the run has {self.about['data']['fingerprint'][:12]}…): "
+                "bring the same images back"
+            )
+        return data

@@ -1,0 +1,90 @@
+"""The constants of a training run, and the defaults of each data set. Knows no PyTorch.
+
+Adam with its default moments. The learning rate rises linearly over the first steps, because the first updates of
+Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays
+exponentially, to a given part of itself at the last step.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+# Chosen by measuring; the measurements are in docs/training.md.
+_EPOCHS = {"mnist": 12, "fashion_mnist": 14, "cifar10": 28, "rotated_mnist": 40, "background_mnist": 40, "digits": 30}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """What decides a run, beside network, data and number of threads.
+
+    Attributes:
+        epochs: passes over the training images.
+        batch_size: images a step.
+        seed: of the weights, the order and the augmentation.
+        learning_rate: of Adam, at its highest.
+        final_rate: part of the learning rate that is left at the last step.
+        warmup: steps over which the learning rate rises.
+        reconstruction_weight: of the decoder's squared error beside the margin loss.
+        positive_margin: length that the label's capsule should exceed.
+        negative_margin: length that the others should stay below.
+        negative_weight: of the others in the margin loss.
+        validation: part of the training images held out, or their number; none when 0.
+        test_every: epochs between looks at the test set, which decide nothing; never when 0.
+        checkpoint_every: steps between checkpoints within an epoch; only at its end when 0.
+    """
+
+    epochs: int = 12
+    batch_size: int = 128
+    seed: int = 0
+    learning_rate: float = 1e-3
+    final_rate: float = 0.02
+    warmup: int = 100
+    reconstruction_weight: float = 0.0005
+    positive_margin: float = 0.9
+    negative_margin: float = 0.1
+    negative_weight: float = 0.5
+    validation: float | int = 0
+    test_every: int = 0
+    checkpoint_every: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work, saying why."""
+        for name, least in {
+            "epochs": 1,
+            "batch_size": 1,
+            "seed": 0,
+            "warmup": 0,
+            "test_every": 0,
+            "checkpoint_every": 0,
+        }.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} is {value!r}, expected a whole number, at least {least}")
+        for name in ("learning_rate", "final_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
+        for name in ("reconstruction_weight", "negative_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number, at least 0")
+        if not 0 <= self.negative_margin < self.positive_margin <= 1:
+            raise ValueError(
+                f"the margins are {self.negative_margin} and {self.positive_margin}: "
+                "expected 0 ≤ negative < positive ≤ 1"
+            )
+        if not 0 <= self.validation < math.inf:
+            raise ValueError(f"validation is {self.validation!r}, expected a fraction, a number of images, or 0")
+
+    @classmethod
+    def for_data(cls, name: str, **changes: Any) -> Self:
+        """The defaults for a data set, with changes."""
+        return cls(**({"epochs": _EPOCHS.get(name, cls.epochs)} | changes))
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 0, of so many."""
+        rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return self.learning_rate * rising * math.pow(self.final_rate, step / max(steps - 1, 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return dataclasses.asdict(self)

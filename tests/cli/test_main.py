@@ -1,0 +1,97 @@
+"""The command line as a whole: what it imports, how it fails."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fastcaps
+from fastcaps.cli import app
+from fastcaps.cli._common import command
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fastcaps; dir(fastcaps); fastcaps.__version__",
+        "import fastcaps; fastcaps.CapsNetConfig.mnist()",
+        "from typer.testing import CliRunner; from fastcaps.cli import app; CliRunner().invoke(app, ['--help'])",
+    ],
+)
+def test_nothing_waits_for_torch(code):
+    last = run_python(f"{code}\nimport sys; print([m for m in ('torch', 'sklearn') if m in sys.modules])").splitlines()[
+        -1
+    ]
+    assert last == "[]"
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "fastcaps", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"fastcaps {fastcaps.__version__}\n"
+
+
+def test_public_names_are_there_and_no_others():
+    for name in fastcaps.__all__:
+        assert getattr(fastcaps, name) is not None
+    for name in fastcaps.nn.__all__:
+        assert getattr(fastcaps.nn, name) is not None
+    assert set(fastcaps.__all__) == set(dir(fastcaps))
+    with pytest.raises(AttributeError, match="module 'fastcaps' has no attribute 'CapsuleNet'"):
+        fastcaps.CapsuleNet  # noqa: B018
+
+
+def test_wrong_use_is_2():
+    result = CliRunner().invoke(app, ["nothing"])
+    assert result.exit_code == 2
+    assert "No such command 'nothing'" in result.output
+    assert CliRunner().invoke(app, ["demo", "--seed", "-1"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("classes is 1, expected at least 2"), 1, "error: classes is 1, expected at least 2\n"),
+        (FileNotFoundError("x does not exist"), 1, "error: x does not exist\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_a_command_fails_with_one_line(error, code, line, monkeypatch):
+    app = typer.Typer()
+
+    @app.command()
+    @command
+    def fail() -> None:
+        raise error
+
+    result = CliRunner().invoke(app)
+    assert (result.exit_code, result.stderr, result.stdout) == (code, line, "")
+    if code == 1:
+        monkeypatch.setenv("FASTCAPS_TRACEBACK", "1")
+        assert CliRunner().invoke(app).exception is error
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "sklearn" else name)
+    result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 1
+    assert result.stderr == ("error: fastcaps demo needs sklearn, not installed here: pip install 'fastcaps[train]'\n")
+
+
+def test_demo(tmp_path):
+    arguments = ["demo", "--epochs", "1", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["images"] == 360
+    assert json.loads((tmp_path / "run/evaluation.json").read_text()) == found
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0, again.output
+    assert "epoch" not in again.stderr  # the training was done already
+    assert "of 360 answers change" in again.stdout

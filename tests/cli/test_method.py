@@ -1,0 +1,104 @@
+"""Train, accumulate, evaluate from the command line, as a person with images of their own would."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, fold
+from fastcaps.cli import app
+
+SMALL = [
+    *("--network", "stem_channels=8", "--network", "capsule_types=2", "--network", "decoder=[16]"),
+    *("--epochs", "2", "--batch-size", "8", "--warmup", "2", "--threads", "1"),
+]
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Three classes of 40×32 colour images."""
+    random = np.random.default_rng(0)
+    for part, count in (("train", 8), ("test", 3)):
+        for number, name in enumerate(("apple", "leaf", "sky")):
+            folder = tmp_path / "photos" / part / name
+            folder.mkdir(parents=True)
+            for k in range(count):
+                pixels = random.integers(0, 120, (40, 32, 3))
+                pixels[..., number] += 120
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{k}.png")
+    return tmp_path / "photos"
+
+
+def test_the_whole_way_with_ones_own_images(images, tmp_path):
+    run = tmp_path / "run"
+    trained = invoke("train", "--data", images, "--out", run, "--test-every", 1, *SMALL)
+    assert f"next: fastcaps accumulate {run}" in trained.stderr
+    assert "epoch 2/2 step 3/3" in trained.stderr
+    invoke("accumulate", run)
+    result = json.loads(invoke("evaluate", run, "--json").stdout)
+    assert (result["images"], result["class_names"]) == (9, ["apple", "leaf", "sky"])
+    assert set(result["variants"]) == {"dynamic", "fast", "uniform", "ceiling"}
+    assert (
+        result["variants"]["dynamic"]["accuracy"]
+        == json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
+    )
+    assert (run / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((run / "evaluation.json").read_text()) == result
+    model, fast = CapsNet.from_pretrained(run / "model"), FastCapsNet.from_pretrained(run / "fast")
+    assert (model.config.height, model.config.width, model.config.channels) == (40, 32, 3)
+    again = fold(model, MasterCoefficients.load(run / "master.safetensors"))
+    batch = torch.rand(2, 3, 40, 32)
+    torch.testing.assert_close(again(batch).lengths, fast(batch).lengths)
+    table = invoke("evaluate", run, "--limit", 4).stdout
+    assert "4 test images" in table
+    assert "McNemar" in table
+
+
+def test_resume_and_other_coefficients(images, tmp_path):
+    run = tmp_path / "run"
+    invoke("train", "--data", images, "--out", run, *SMALL)
+    refused = invoke("train", "--data", images, "--out", run, *SMALL, code=1)
+    assert f"error: {run} holds a run already: pass --resume to go on, or choose another folder" in refused.stderr
+    done = json.loads(invoke("train", "--data", images, "--out", run, "--resume", "--json", *SMALL).stdout)
+    assert len(done["history"]) == 2
+    missing = invoke("evaluate", run, code=1)
+    assert f"master.safetensors does not exist: make it with fastcaps accumulate {run}" in missing.stderr
+    first = json.loads(invoke("accumulate", run, "--iteration", 1, "--out", tmp_path / "m.st", "--json").stdout)
+    assert (first["iteration"], first["counts"]) == (1, [8, 8, 8])
+    assert not (run / "fast").exists()
+    result = json.loads(invoke("evaluate", run, "--master", tmp_path / "m.st", "--out", tmp_path, "--json").stdout)
+    assert result["variants"]["fast"]["against_dynamic"] == result["variants"]["uniform"]["against_dynamic"]
+    (images / "train" / "sky" / "0.png").unlink()
+    changed = invoke("accumulate", run, code=1)
+    assert "are not those that" in changed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--data", "nothing", "--out", "x"], "nothing"),
+        (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
+        (["train", "--data", "digits", "--out", "x", "--size", "40"], "size is '40', expected height and width such"),
+        (["train", "--data", "digits", "--out", "x", "--network", "stem=1"], "--network stem=1: expected name=value"),
+        (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "normalization is 'max', expected one"),
+        (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "device 'gpu' can't be used here"),
+        (["accumulate", "nowhere"], "nowhere is no run: it has no run.json"),
+        (["evaluate", "nowhere", "--part", "all"], "part is 'all', expected test or train"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments, code=1)
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,221 @@
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.data import tiny
+
+from fastcaps.data import load
+
+
+def everything(split):
+    return split.images(torch.arange(len(split)))
+
+
+@pytest.fixture
+def divided(tmp_path):
+    for part, count in (("train", 4), ("test", 2)):
+        for name in ("cat", "dog"):
+            for k in range(count):
+                tiny.save_image(tmp_path / "pets" / part / name / f"{part}{name}{k}.png")
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name, count in (("2", 10), ("10", 6), ("1", 4)):
+        for k in range(count):
+            tiny.save_image(tmp_path / "numbers" / name / f"{name}-{k}.png")
+    return tmp_path / "numbers"
+
+
+def test_a_divided_folder(divided):
+    (divided / "train" / "cat" / "notes.txt").write_text("not an image")
+    tiny.save_image(divided / "train" / "cat" / ".hidden.png")
+    data = load(divided)
+    assert (data.name, data.class_names, data.image_shape) == ("pets", ("cat", "dog"), (1, 20, 24))
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 4
+    assert data.test.labels.tolist() == [0] * 2 + [1] * 2
+    assert not data.generated
+    image = data.train.images(torch.tensor([5, 0]))
+    expected = np.asarray(Image.open(divided / "train" / "dog" / "traindog1.png"))
+    assert image.dtype == torch.uint8
+    assert (image[0, 0].numpy() == expected).all()
+    assert data.train.images(torch.arange(0)).shape == (0, 1, 20, 24)
+
+
+def test_one_tree_is_divided_by_class(tree):
+    data = load(str(tree), test_fraction=0.25, seed=3)
+    assert data.class_names == ("1", "2", "10")  # as numbers
+    assert torch.bincount(data.test.labels).tolist() == [1, 3, 1]
+    assert torch.bincount(data.train.labels).tolist() == [3, 7, 5]
+    images = torch.cat([everything(data.train), everything(data.test)]).flatten(1)
+    assert len(torch.unique(images, dim=0)) == 20
+    again = load(tree, test_fraction=0.25, seed=3)
+    assert torch.equal(everything(again.test), everything(data.test))
+    assert again.fingerprint == data.fingerprint
+    assert load(tree, test_fraction=0.25, seed=4).fingerprint != data.fingerprint
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for name in ("train", "tram"):
+        for k in range(3):
+            tiny.save_image(tmp_path / name / f"{k}.png")
+    assert load(tmp_path).class_names == ("train", "tram")
+
+
+def test_the_fingerprint_follows_the_content_not_the_place(divided, tmp_path):
+    first = load(divided).fingerprint
+    divided.rename(tmp_path / "elsewhere")
+    assert load(tmp_path / "elsewhere").fingerprint == first
+    tiny.save_image(tmp_path / "elsewhere" / "test" / "cat" / "testcat0.png", value=77)
+    assert load(tmp_path / "elsewhere").fingerprint != first
+
+
+def test_images_are_brought_to_the_commonest_size(divided):
+    tiny.save_image(divided / "train" / "cat" / "large.png", (40, 48))
+    data = load(divided)
+    assert data.image_shape == (1, 20, 24)
+    large = data.train.images(torch.tensor([0]))  # "large" is first by name
+    expected = Image.open(divided / "train" / "cat" / "large.png").resize((24, 20), Image.Resampling.BILINEAR)
+    assert (large[0, 0].numpy() == np.asarray(expected)).all()
+
+
+def test_large_images_are_made_smaller_unless_a_size_is_given(tmp_path):
+    for name in ("a", "b"):
+        for k in range(2):
+            tiny.save_image(tmp_path / name / f"{k}.png", (100, 200))
+    assert load(tmp_path).image_shape == (1, 32, 64)
+    assert load(tmp_path, size=30).image_shape == (1, 30, 30)
+    assert load(tmp_path, size=(30, 40), channels=3).image_shape == (3, 30, 40)
+
+
+def test_one_colour_image_makes_the_set_colour(divided):
+    tiny.save_image(divided / "test" / "dog" / "colour.png", colour=True)
+    data = load(divided)
+    assert data.image_shape == (3, 20, 24)
+    assert data.config().standardize
+    assert data.augmentation.fill == "edge"
+    grey = everything(data.train)
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    assert load(divided, channels=1).image_shape == (1, 20, 24)
+
+
+def test_every_kind_of_pixel(tmp_path):
+    wide = np.arange(24, dtype=np.uint16).repeat(20).reshape(24, 20) << 10
+    kinds = {
+        "16-bit.png": Image.fromarray(wide),
+        "clear.png": Image.new("RGBA", (20, 24), (9, 9, 9, 0)),
+        "palette.gif": Image.new("P", (20, 24), 3),
+        "bits.png": Image.new("1", (20, 24), 1),
+        "sideways.jpg": Image.new("L", (24, 20), 50),
+    }
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for file, image in kinds.items():
+            image.save(tmp_path / name / file, exif=exif if file == "sideways.jpg" else Image.Exif())
+    data = load(tmp_path, channels=1)
+    assert data.image_shape == (1, 24, 20)
+    one = torch.cat([everything(data.train), everything(data.test)])
+    values = {(int(image.min()), int(image.max())) for image in one}
+    assert {(0, 92), (255, 255), (50, 50)} <= values  # 16 bits scaled, what is clear white, the rest as it is
+
+
+def test_the_network_fits_the_images(divided):
+    config = load(divided).config(iterations=2)
+    assert (config.height, config.width, config.channels, config.classes) == (20, 24, 1, 2)
+    assert (config.class_names, config.iterations, config.standardize) == (("cat", "dog"), 2, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 0}, r"size is 0×0, expected at least 1×1"),
+        ({"channels": 2}, r"channels is 2, expected 1 for grey or 3 for colour"),
+        ({"test_fraction": 1.0}, r"test_fraction is 1\.0, expected a number between 0 and 1"),
+        ({"photographs": "x"}, r"photographs was given as 'x', which has no meaning for a folder of images"),
+    ],
+)
+def test_options_that_cannot_be(tree, options, message):
+    with pytest.raises(ValueError, match=message):
+        load(tree, **options)
+
+
+def test_an_empty_class_folder(divided):
+    (divided / "train" / "bird").mkdir()
+    (divided / "test" / "bird").mkdir()
+    with pytest.raises(ValueError, match=r"the class folder .*train.bird has no images in it: add some"):
+        load(divided)
+
+
+def test_classes_that_differ(divided):
+    tiny.save_image(divided / "train" / "bird" / "a.png")
+    tiny.save_image(divided / "test" / "fish" / "a.png")
+    tiny.save_image(divided / "test" / "frog" / "a.png")
+    message = r"the classes of .*pets differ, test has no bird and train has no fish, frog: expected the same"
+    with pytest.raises(ValueError, match=message):
+        load(divided)
+
+
+def test_too_few_classes(tmp_path):
+    with pytest.raises(ValueError, match=r"has 0 class folders, expected at least 2: one sub-folder of"):
+        load(tmp_path)
+    tiny.save_image(tmp_path / "train" / "a.png")
+    with pytest.raises(ValueError, match=r"has 1 class folders \(train\), expected at least 2"):
+        load(tmp_path)
+
+
+def test_a_class_of_one_image_cannot_be_divided(tree):
+    tiny.save_image(tree / "7" / "only.png")
+    with pytest.raises(ValueError, match=r"the class folder .*7 has 1 image, expected at least 2: one to"):
+        load(tree)
+
+
+def test_an_image_that_is_none(divided):
+    (divided / "train" / "cat" / "broken.png").write_bytes(b"hello")
+    with pytest.raises(
+        ValueError, match=r"broken\.png can't be decoded as an image \(\.png but no known image format\):"
+    ):
+        load(divided)
+
+
+def test_an_image_that_is_cut_short(divided):
+    path = divided / "train" / "cat" / "traincat0.png"
+    path.write_bytes(path.read_bytes()[:200])
+    data = load(divided)  # its header is whole
+    with pytest.raises(ValueError, match=r"traincat0\.png can't be decoded as an image \(.+\): replace"):
+        everything(data.train)
+    assert data.train.images(torch.tensor([1])).shape == (1, 1, 20, 24)
+
+
+def test_an_image_of_32_bits(divided):
+    Image.fromarray(np.zeros((20, 24), np.int32)).save(divided / "train" / "cat" / "a.tif")
+    data = load(divided)
+    with pytest.raises(ValueError, match=r"a\.tif can't be decoded as an image \(it has 32-bit pixels \(mode I"):
+        everything(data.train)
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])  # for the first Pillow warns, for the second it fails
+def test_a_decompression_bomb(divided, side):
+    def chunk(kind, content):
+        checksum = zlib.crc32(kind + content)
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(bytes(1000)))
+    (divided / "test" / "dog" / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b""))
+    message = r"bomb\.png has more than 89,478,485 pixels and may be a decompression bomb: make it smaller"
+    with pytest.raises(ValueError, match=message):
+        load(divided)
+
+
+def test_images_are_read_when_wanted(divided):
+    data = load(divided)
+    (divided / "train" / "cat" / "traincat2.png").unlink()
+    assert len(data.train.images(torch.tensor([0, 1]))) == 2
+    with pytest.raises(FileNotFoundError, match=r"traincat2\.png"):
+        data.train.images(torch.tensor([2]))

@@ -1,0 +1,71 @@
+"""Squash and the normalisations against equations 1 and 2."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from tests import reference
+
+from fastcaps import functional as F
+from fastcaps.functional.capsules import normalize_gradient, squash_gradient
+
+numbers = st.floats(-1e3, 1e3, allow_subnormal=False)
+rows = hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=7), elements=numbers)
+
+
+@given(rows)
+def test_squash_is_equation_1(vectors):
+    found = F.squash(torch.from_numpy(vectors))
+    for one, vector in zip(found, vectors, strict=True):
+        np.testing.assert_allclose(one, reference.squash(vector), rtol=1e-12, atol=1e-300)
+    assert (torch.linalg.vector_norm(found, dim=-1) < 1).all()
+
+
+@given(rows, st.sampled_from([(0.0, 1.0), (0.1, 0.7), (-2.0, 5.0)]))
+def test_max_min_is_equation_2(logits, bounds):
+    found = F.max_min(torch.from_numpy(logits), *bounds)
+    for one, row in zip(found, logits, strict=True):
+        np.testing.assert_allclose(one, reference.max_min(row, *bounds), rtol=1e-9, atol=1e-12)
+    assert found.min() >= bounds[0]
+    assert found.max() <= bounds[1]
+
+
+def test_a_constant_row_gives_the_upper_bound_and_no_gradient():
+    logits = torch.tensor([[2.0, 2.0, 2.0], [0.0, 1.0, 0.5]], requires_grad=True)
+    found = F.max_min(logits, 0.2, 0.8)
+    torch.testing.assert_close(found, torch.tensor([[0.8, 0.8, 0.8], [0.2, 0.8, 0.5]]))
+    (found * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert logits.grad is not None
+    assert (logits.grad[0] == 0).all()
+    assert (logits.grad[1] != 0).any()
+
+
+@given(rows)
+def test_softmax_is_over_the_classes(logits):
+    found = F.normalize(torch.from_numpy(logits), "softmax")
+    for one, row in zip(found, logits, strict=True):
+        np.testing.assert_allclose(one, reference.softmax(row), rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("normalization", ["max_min", "softmax"])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_written_out_gradients_equal_autograds(normalization, dim):
+    logits = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    direction = torch.randn(3, 4, 5, dtype=torch.float64)
+    through = F.normalize(logits, normalization, 0.1, 0.9, dim=dim)
+    (expected,) = torch.autograd.grad(through, logits, direction)
+    found = normalize_gradient(logits.detach(), direction, normalization, 0.1, 0.9, dim)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    (expected,) = torch.autograd.grad(F.squash(logits), logits, direction)
+    torch.testing.assert_close(squash_gradient(logits.detach(), direction), expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zero_is_squashed_to_zero_forward_and_backward(dtype):
+    s = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+    F.squash(s).sum().backward()
+    assert s.grad is not None
+    assert (s.grad == 0).all()
+    assert (squash_gradient(s.detach(), torch.ones_like(s)) == 0).all()

@@ -1,0 +1,58 @@
+"""The losses against their formulas in loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from fastcaps import functional as F
+
+
+def test_margin_loss_is_summed_over_classes_and_averaged_over_the_batch():
+    lengths = torch.rand(6, 4, dtype=torch.float64)
+    labels = torch.tensor([0, 3, 2, 1, 1, 0])
+    expected = 0.0
+    for row, label in zip(lengths.numpy(), labels.tolist(), strict=True):
+        for j, length in enumerate(row):
+            present = 1.0 if j == label else 0.0
+            expected += present * max(0.0, 0.9 - length) ** 2
+            expected += 0.5 * (1 - present) * max(0.0, length - 0.1) ** 2
+    np.testing.assert_allclose(F.margin_loss(lengths, labels), expected / 6, rtol=1e-12)
+
+
+def test_margin_loss_takes_other_constants():
+    lengths, labels = torch.tensor([[0.5, 0.5]]), torch.tensor([0])
+    loss = F.margin_loss(lengths, labels, positive_margin=1.0, negative_margin=0.25, negative_weight=2.0)
+    torch.testing.assert_close(loss, torch.tensor(0.5**2 + 2.0 * 0.25**2))
+
+
+def test_reconstruction_loss_is_a_weighted_sum_of_squares():
+    drawn, images = torch.rand(3, 2, 4, 5), torch.rand(3, 2, 4, 5)
+    expected = 0.0005 * ((drawn - images) ** 2).sum() / 3
+    torch.testing.assert_close(F.reconstruction_loss(drawn, images), expected)
+
+
+def test_an_empty_batch_costs_nothing():
+    assert F.margin_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)) == 0
+    assert F.reconstruction_loss(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: F.margin_loss(torch.zeros(3), torch.zeros(3)),
+            r"lengths have shape \(3,\), expected \(batch, cl",
+        ),
+        (
+            lambda: F.margin_loss(torch.zeros(3, 2), torch.zeros(2)),
+            r"labels have shape \(2,\), expected one class number for each of the 3 images",
+        ),
+        (
+            lambda: F.reconstruction_loss(torch.zeros(3, 2), torch.zeros(3, 4)),
+            r"reconstructions have shape \(3, 2\), images \(3, 4\): expected the same",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

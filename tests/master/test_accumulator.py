@@ -1,0 +1,163 @@
+"""Accumulation against section 5 in loops; sums that may come in any pieces and any order."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import reference
+
+from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate
+from fastcaps import functional as F
+from fastcaps.master import MasterAccumulator
+from fastcaps.nn.pretrained import weights_hash
+
+
+@st.composite
+def coefficients_and_labels(draw):
+    j, i = draw(st.integers(2, 5)), draw(st.integers(1, 6))
+    labels = list(range(j)) + draw(st.lists(st.integers(0, j - 1), max_size=12))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    coefficients = torch.rand(len(labels), i, j, generator=generator, dtype=torch.float64)
+    return coefficients, torch.tensor(labels)
+
+
+@given(
+    coefficients_and_labels(),
+    st.sampled_from(["max_min", "softmax"]),
+    st.sampled_from([(0.0, 1.0), (0.2, 0.9)]),
+)
+def test_it_is_section_5(drawn, normalization, bounds):
+    coefficients, labels = drawn
+    _, i, j = coefficients.shape
+    master = MasterAccumulator(i, j, normalization, *bounds).update(coefficients, labels).compute()
+    expected = reference.master_coefficients(list(coefficients.numpy()), labels.tolist(), normalization, *bounds)
+    np.testing.assert_allclose(master.values, expected, rtol=1e-9, atol=1e-12)
+    assert master.counts.tolist() == torch.bincount(labels, minlength=j).tolist()
+
+
+@given(coefficients_and_labels(), st.randoms(use_true_random=False))
+def test_pieces_in_any_order_give_the_same(drawn, random):
+    coefficients, labels = drawn
+    n, i, j = coefficients.shape
+    whole = MasterAccumulator(i, j).update(coefficients, labels).compute()
+    order = list(range(n))
+    random.shuffle(order)
+    cut = random.randrange(n + 1)
+    parts = []
+    for part in (order[:cut], order[cut:]):
+        sums = MasterAccumulator(i, j)
+        for k in part:
+            sums.update(coefficients[k : k + 1], labels[k : k + 1])
+        parts.append(sums)
+    merged = parts[0].merge(parts[1])
+    assert merged is parts[0]
+    torch.testing.assert_close(merged.compute().values, whole.values, rtol=0, atol=1e-12)
+    assert (merged.counts == whole.counts).all()
+
+
+@pytest.fixture
+def model():
+    return CapsNet(
+        CapsNetConfig.for_images(
+            10,
+            10,
+            1,
+            classes=3,
+            stem_channels=4,
+            stem_kernel=3,
+            capsule_types=2,
+            primary_kernel=3,
+            class_dimension=4,
+        )
+    )
+
+
+def test_a_pass_over_images_takes_the_last_iterations_coefficients(model):
+    images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
+    master = accumulate(model, [(images[:4], labels[:4]), (images[4:], labels[4:])])
+    coefficients = model(images, with_coefficients=True).coefficients
+    expected = reference.master_coefficients(list(coefficients.double().numpy()), labels.tolist())
+    np.testing.assert_allclose(master.values, expected, atol=1e-5)
+    assert (master.iteration, master.normalization) == (3, "max_min")
+    assert master.model_hash == weights_hash(model)
+
+
+def test_an_earlier_iteration_may_be_taken_and_the_first_is_uniform(model):
+    images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
+    assert (accumulate(model, [(images, labels)], iteration=1).values == 1).all()
+    votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight)
+    second = F.routing_trace(votes)[:, 1]
+    expected = MasterAccumulator(model.config.lower_capsules, 3).update(second, labels).compute()
+    found = accumulate(model, [(images, labels)], iteration=2)
+    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=0)
+
+
+def test_bounds_and_normalisation_are_the_networks(model):
+    config = CapsNetConfig.from_dict({**model.config.to_dict(), "lower": 0.25, "upper": 0.75})
+    images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
+    master = accumulate(CapsNet(config), [(images, labels)])
+    assert master.values.min() >= 0.25
+    assert master.values.max() <= 0.75
+    config = CapsNetConfig.from_dict({**model.config.to_dict(), "normalization": "softmax"})
+    assert accumulate(CapsNet(config), [(images, labels)]).values.max() < 0.5
+
+
+def test_a_file_brings_everything_back(model, tmp_path):
+    master = accumulate(model, [(torch.rand(9, 1, 10, 10), torch.arange(9) % 3)])
+    path = tmp_path / "master.safetensors"
+    master.save(path)
+    again = MasterCoefficients.load(path)
+    assert again.summary() == master.summary()
+    for name in ("values", "containers", "counts"):
+        assert (getattr(again, name) == getattr(master, name)).all()
+
+
+def test_files_that_are_not_ours_are_refused(tmp_path):
+    import safetensors.torch
+
+    with pytest.raises(FileNotFoundError, match=r"none.st does not exist: expected a file of master coefficients"):
+        MasterCoefficients.load(tmp_path / "none.st")
+    (tmp_path / "junk").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"junk is damaged or not a safetensors file: "):
+        MasterCoefficients.load(tmp_path / "junk")
+    safetensors.torch.save_file({"x": torch.zeros(2)}, tmp_path / "foreign")
+    with pytest.raises(ValueError, match=r"foreign holds no master coefficients: it was written by something else"):
+        MasterCoefficients.load(tmp_path / "foreign")
+    tensors = {name: torch.zeros(2) for name in ("values", "containers", "counts")}
+    metadata = {"kind": "fastcaps.MasterCoefficients", "format": "7"}
+    safetensors.torch.save_file(tensors, tmp_path / "newer", metadata=metadata)
+    with pytest.raises(ValueError, match=r"newer has format 7, this version of fastcaps reads 1"):
+        MasterCoefficients.load(tmp_path / "newer")
+
+
+def test_errors(model):
+    sums = MasterAccumulator(4, 3)
+    with pytest.raises(ValueError, match=r"coefficients have shape \(2, 3, 4\), expected \(batch, 4, 3\)"):
+        sums.update(torch.zeros(2, 3, 4), torch.zeros(2).long())
+    with pytest.raises(ValueError, match=r"labels have shape \(3,\), expected one for each of the 2 images"):
+        sums.update(torch.zeros(2, 4, 3), torch.zeros(3).long())
+    with pytest.raises(ValueError, match="label 3 is outside the classes 0 … 2"):
+        sums.update(torch.zeros(2, 4, 3), torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match="label -1 is outside the classes 0 … 2"):
+        sums.update(torch.zeros(2, 4, 3), torch.tensor([-1, 0]))
+    bad = torch.zeros(3, 4, 3)
+    bad[1, 2, 0] = torch.nan
+    with pytest.raises(ValueError, match="coefficients of image 1 of this batch are not finite"):
+        sums.update(bad, torch.zeros(3).long())
+    assert sums.containers.sum() == 0
+    assert sums.counts.sum() == 0
+    sums.update(torch.zeros(1, 4, 3), torch.tensor([1]))
+    with pytest.raises(ValueError, match="no image of class 0, 2 was accumulated, of 3 classes"):
+        sums.compute()
+    with pytest.raises(
+        ValueError,
+        match="can't merge sums of 4×3 capsules with softmax into sums of 4×3 capsules with max_min from 0",
+    ):
+        sums.merge(MasterAccumulator(4, 3, "softmax"))
+    with pytest.raises(ValueError, match="coefficients of 0×3 capsules can't be accumulated: expected at least 1"):
+        MasterAccumulator(0, 3)
+    with pytest.raises(ValueError, match="normalization is 'x', expected one of max_min, softmax"):
+        MasterAccumulator(4, 3, "x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="iteration is 0, expected at least 1"):
+        accumulate(model, [], iteration=0)

@@ -1,0 +1,46 @@
+"""Settings: the learning rate's course, the defaults, what is refused."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastcaps.training import TrainSettings
+
+
+@given(st.integers(2, 5000), st.integers(0, 200), st.floats(1e-3, 1))
+def test_the_rate_rises_then_decays_exponentially(steps, warmup, final):
+    settings = TrainSettings(learning_rate=0.5, warmup=warmup, final_rate=final)
+    rates = [settings.rate(step, steps) for step in range(steps)]
+    after = rates[warmup:]
+    ratios = [b / a for a, b in pairwise(after)]
+    assert all(ratio == pytest.approx(final ** (1 / (steps - 1))) for ratio in ratios)
+    if steps > warmup:
+        assert rates[-1] == pytest.approx(0.5 * final)
+    if warmup > 1:
+        assert rates[0] == pytest.approx(0.5 / warmup)
+
+
+def test_defaults_depend_on_the_data_set():
+    assert TrainSettings.for_data("cifar10").epochs > TrainSettings.for_data("mnist").epochs
+    assert TrainSettings.for_data("cifar10", epochs=2).epochs == 2
+    assert TrainSettings.for_data("my images").epochs == TrainSettings().epochs
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0, expected a whole number, at least 1"),
+        ({"batch_size": 1.5}, "batch_size is 1.5, expected a whole number, at least 1"),
+        ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
+        ({"final_rate": float("nan")}, "final_rate is nan, expected a number above 0"),
+        ({"reconstruction_weight": -1.0}, "reconstruction_weight is -1.0, expected a number, at least 0"),
+        ({"positive_margin": 0.1}, "the margins are 0.1 and 0.1: expected 0 ≤ negative < positive ≤ 1"),
+        ({"validation": -0.1}, "validation is -0.1, expected a fraction, a number of images, or 0"),
+    ],
+)
+def test_errors(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainSettings(**changes)

@@ -1,0 +1,257 @@
+"""Training: it learns, it resumes bit for bit, it stops where nothing can be gained."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import safetensors.torch
+import torch
+from tests.training.conftest import make_data, small_config
+
+from fastcaps import CapsNet
+from fastcaps.data import Augmentation
+from fastcaps.training import Report, Run, Trainer, TrainSettings
+from fastcaps.training.trainer import count_correct
+
+
+def trainer(data, config, out, observe=lambda report: None, about=None, tensorboard=False, **changes):
+    settings = TrainSettings(**({"epochs": 3, "batch_size": 16, "warmup": 5, "learning_rate": 3e-3} | changes))
+    torch.manual_seed(settings.seed)
+    return Trainer(CapsNet(config), data, settings, out, about=about, observe=observe, tensorboard=tensorboard)
+
+
+def weights(folder):
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    return all((one[name] == other[name]).all() for name in one)
+
+
+def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
+    reports: list[Report] = []
+    history = trainer(data, config, tmp_path, reports.append, epochs=12, test_every=12, about={"command": "x"}).fit()
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+    assert history[-1]["test_accuracy"] > 0.9
+    assert [row["epoch"] for row in history] == list(range(1, 13))
+    assert "test_accuracy" not in history[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint.safetensors",
+        "metrics.jsonl",
+        "model",
+        "run.json",
+    ]
+    run = Run.open(tmp_path)
+    assert [json.loads(line) for line in run.metrics_file.read_text().splitlines()] == history
+    assert (run.about["state"], run.about["command"], run.about["data"]["train"]) == ("finished", "x", 48)
+    assert run.about["settings"]["epochs"] == 12
+    model = run.model()
+    assert model.config == config
+    assert model.provenance["data"] == "patterns"
+    assert count_correct(model, data.test, data.augmentation.test_view) / 30 == history[-1]["test_accuracy"]
+    assert len(reports) == 36
+    assert (reports[-1].epoch, reports[-1].epochs, reports[-1].step, reports[-1].steps) == (12, 12, 3, 3)
+    assert reports[-1].seconds_left == 0
+    assert reports[0].images_per_second > 0
+
+
+def test_two_runs_are_the_same_and_seeds_differ(data, config, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        trainer(data, config, tmp_path / name, seed=seed).fit()
+    assert same(weights(tmp_path / "a/model"), weights(tmp_path / "b/model"))
+    assert not same(weights(tmp_path / "a/model"), weights(tmp_path / "c/model"))
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, step, every):
+    trainer(data, config, tmp_path / "whole", validation=12).fit()
+    seen = 0
+
+    def die(report):
+        nonlocal seen
+        seen += 1
+        if seen == step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        trainer(data, config, tmp_path / "cut", die, validation=12, checkpoint_every=every).fit()
+    history = trainer(data, config, tmp_path / "cut", validation=12, checkpoint_every=every).fit(resume=True)
+    for part in ("model", "best"):
+        assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
+    whole = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    for row in (*history, *whole):
+        del row["seconds"]
+    assert history == whole
+
+
+PROGRAM = """
+import sys, torch
+from pathlib import Path
+from tests.training.conftest import make_data, small_config
+from fastcaps import CapsNet
+from fastcaps.training import Trainer, TrainSettings
+torch.set_num_threads(1)
+torch.manual_seed(0)
+settings = TrainSettings(epochs=40, batch_size=16, warmup=5, checkpoint_every=1)
+tell = lambda report: print(report.epoch, report.step, flush=True)
+Trainer(CapsNet(small_config()), make_data(), settings, sys.argv[1], observe=tell).fit(resume="--resume" in sys.argv)
+"""
+
+
+def start(folder, *options):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_moment_loses_nothing(tmp_path):
+    """Killed again and again, mostly while it writes, since it writes after each step."""
+    whole = start(tmp_path / "whole")
+    assert whole.communicate()[1] == ""
+    options: list[str] = []
+    for delay in (0.0, 0.013, 0.031, 0.007, 0.049):
+        process = start(tmp_path / "killed", *options)
+        assert process.stdout is not None
+        for _ in range(7):
+            process.stdout.readline()
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+        options = ["--resume"]
+    last = start(tmp_path / "killed", "--resume")
+    assert last.communicate()[1] == ""
+    assert last.returncode == 0
+    assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "killed/model"))
+    assert not list((tmp_path / "killed").glob(".*.part"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
+    process = start(tmp_path / "run")
+    assert process.stdout is not None
+    for _ in range(10):
+        process.stdout.readline()
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in err
+    run = Run.open(tmp_path / "run")
+    assert run.about["state"] == "running"
+    with pytest.raises(FileNotFoundError, match="model does not exist: the run is not finished, go on with fastcaps"):
+        run.model()
+    resumed = start(tmp_path / "run", "--resume")
+    assert resumed.stdout is not None
+    first = resumed.stdout.readline().split()
+    resumed.kill()
+    resumed.communicate()
+    last = out.split("\n")[-2].split() if out.strip() else ["4", "1"]
+    done = (int(last[0]) - 1) * 3 + int(last[1])
+    assert (int(first[0]) - 1) * 3 + int(first[1]) == done + 1
+
+
+def test_with_a_validation_split_the_best_is_kept(data, config, tmp_path):
+    run = trainer(data, config, tmp_path, validation=0.25, epochs=4)
+    history = run.fit()
+    assert (len(run.train), len(run.validation)) == (36, 12)
+    best = max(row["validation_accuracy"] for row in history)
+    assert same(weights(tmp_path / "model"), weights(tmp_path / "best"))
+    found = count_correct(Run.open(tmp_path).model(), run.validation, Augmentation().test_view)
+    assert found / 12 == best
+
+
+def test_tensorboard_events_when_asked(data, config, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    history = trainer(data, config, tmp_path, tensorboard=True).fit()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in history])
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(data, config, tmp_path):
+    run = trainer(data, config, tmp_path)
+    with torch.no_grad():
+        run.model.routing.weight[0, 0, 0, 0] = torch.nan
+    with pytest.raises(
+        ValueError, match=r"the loss became nan in epoch 1, step 1: lower --learning-rate \(0.003\) or raise --warmup"
+    ):
+        run.fit()
+
+
+def test_capsules_that_saturate_stop_the_run(data, config, tmp_path):
+    run = trainer(data, config, tmp_path, epochs=30, learning_rate=1e-9)
+    with torch.no_grad():
+        run.model.routing.weight.mul_(1e4)
+    with pytest.raises(
+        ValueError,
+        match=r"saturated in epoch 17, step 2: their mean length was 1.000, above 0.99 for 50 steps, where nothing",
+    ):
+        run.fit()
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(data, config, tmp_path):
+    trainer(data, config, tmp_path).fit()
+    before = weights(tmp_path / "model")
+    with pytest.raises(ValueError, match="holds a run already: pass --resume to go on, or choose another folder"):
+        trainer(data, config, tmp_path, seed=3).fit()
+    assert same(before, weights(tmp_path / "model"))
+
+
+def test_only_the_same_run_is_resumed(data, config, tmp_path):
+    trainer(data, config, tmp_path).fit()
+    message = "checkpoint.safetensors is of a run with other settings, network or data: resume with the same"
+    with pytest.raises(ValueError, match=message):
+        trainer(data, config, tmp_path, batch_size=8).fit(resume=True)
+    with pytest.raises(ValueError, match=message):
+        trainer(make_data(seed=1), config, tmp_path).fit(resume=True)
+    with pytest.raises(FileNotFoundError, match="checkpoint.safetensors does not exist: there is nothing to resume"):
+        trainer(data, config, tmp_path / "none").fit(resume=True)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"junk")
+    with pytest.raises(ValueError, match="checkpoint.safetensors is damaged or not a safetensors file"):
+        trainer(data, config, tmp_path).fit(resume=True)
+    safetensors.torch.save_file({"x": torch.zeros(1)}, tmp_path / "checkpoint.safetensors")
+    with pytest.raises(ValueError, match="is no checkpoint of fastcaps: it was written by something else"):
+        trainer(data, config, tmp_path).fit(resume=True)
+
+
+def test_a_finished_run_that_is_resumed_is_finished(data, config, tmp_path):
+    history = trainer(data, config, tmp_path).fit()
+    before = weights(tmp_path / "model")
+    assert trainer(data, config, tmp_path).fit(resume=True) == history
+    assert same(before, weights(tmp_path / "model"))
+
+
+def test_network_and_data_must_fit(data, tmp_path):
+    with pytest.raises(ValueError, match="patterns has images of 1×12×12, the network is for 1×28×28: make it with"):
+        trainer(data, CapsNet(small_config()).config.mnist(classes=3, class_names=("a", "b", "c")), tmp_path)
+    with pytest.raises(ValueError, match="patterns has 4 classes, the network 3"):
+        trainer(make_data(classes=4), small_config(), tmp_path)
+
+
+def test_runs_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is no run: it has no run.json, as fastcaps train writes"):
+        Run.open(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="run.json is not JSON"):
+        _ = Run.open(tmp_path).about
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ValueError, match="run.json is not of a fastcaps run: it lacks data, settings or config"):
+        _ = Run.open(tmp_path).about
+    with pytest.raises(FileNotFoundError, match="master.safetensors does not exist: make it with fastcaps accumulate"):
+        Run.open(tmp_path).master()
