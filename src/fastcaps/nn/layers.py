@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from fastcaps.functional import Routing, route_capsules, squash
 from fastcaps.nn.config import CapsNetConfig
+from fastcaps.nn.convolution import FastConvolution, is_plain
+from fastcaps.nn.unfolded import unfolded_conv2d_relu
 
 
 class Stem(nn.Module):
@@ -29,7 +31,9 @@ class Stem(nn.Module):
         """Images ``(b c h w)`` to maps ``(b k h' w')``."""
         if self.standardize:
             images = standardized(images)
-        return torch.relu(self.conv(images))
+        if not is_plain(images) or (images.requires_grad and torch.is_grad_enabled()):
+            return torch.relu(self.conv(images))
+        return unfolded_conv2d_relu(images, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
 
 
 class PrimaryCaps(nn.Module):
@@ -37,6 +41,11 @@ class PrimaryCaps(nn.Module):
 
     The ``d`` neighbouring channels ``t·d … t·d + d − 1`` at one position are the capsule of type ``t`` there. The
     capsules are ordered by position, row after row, then by type: ``i = (y · grid width + x) · types + t``.
+
+    Attributes:
+        convolution: ``"direct"`` for ordinary convolution, ``"winograd"`` for the one of `fastcaps.nn.winograd`, or
+            ``"auto"``, which takes the faster (`choose_tile`) for maps in float32. Anything but eager execution
+            (export, compilation, tracing) gets ordinary convolution.
     """
 
     # Mean square length that capsules have before squashing, for images of unit mean square. Squashed, that is a
@@ -55,10 +64,18 @@ class PrimaryCaps(nn.Module):
         fan_in = config.stem_channels * config.primary_kernel**2
         nn.init.normal_(self.conv.weight, std=math.sqrt(self.START / (config.lower_dimension * fan_in)))
         nn.init.zeros_(cast(Tensor, self.conv.bias))
+        self.convolution: Literal["auto", "direct", "winograd"] = "auto"
+        self._winograd = FastConvolution()
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps ``(b k h' w')`` to lower capsules ``(b i d)``."""
-        channels = self.conv(maps)  # (b, types·d, grid height, grid width)
+        if self.convolution not in ("auto", "direct", "winograd"):
+            raise ValueError(f"convolution is {self.convolution!r}, expected one of auto, direct, winograd")
+        channels = None
+        if self.convolution != "direct" and is_plain(maps):
+            channels = self._winograd(maps, self.conv, always=self.convolution == "winograd")
+        if channels is None:
+            channels = self.conv(maps)  # (b, types·d, grid height, grid width)
         by_position = channels.permute(0, 2, 3, 1)  # (b, grid height, grid width, types·d)
         capsules = by_position.unflatten(3, (-1, self.lower_dimension)).flatten(1, 3)  # (b, i, d)
         return squash(capsules)

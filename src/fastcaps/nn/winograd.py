@@ -9,24 +9,34 @@ dimension, n = m + r − 1 inputs and r kernel entries are taken for the coeffic
 points (one of them is ∞); products at the points are added up and interpolated, transposed, to the m outputs:
 ``y = Aᵀ[(G g) ⊙ (B d)]``. Two dimensions take each matrix twice. At each of the n² points the products of all phases
 and all channels are summed before interpolation, so the sums at one point are a matrix product: images × (s²·c) by
-(s²·c) × o. For MNIST, where m = 6 covers the whole 6×6 grid of capsules, these are 100 products in place of 36 · 81 / 4 = 729.
+(s²·c) × o. For MNIST, where m = 6 covers the whole 6×6 grid of capsules, these are 100 products in place of
+36 · 81 / 4 = 729.
 
-The price is rounding, which grows with n. Relative to the standard deviation of the exact result, for the paper's
-networks in float32 (root mean square / largest over a batch; ordinary convolution has 3e-7 / 2e-6):
+The price is rounding, which grows with n. In float32, for the convolution of the paper's MNIST network with 32 random
+images, relative to the standard deviation of what float64 gives (root mean square / largest):
 
-ERRORS
+==============  =================  =================  =================
+kind            result             gradient on maps   on weights
+==============  =================  =================  =================
+ordinary        4.6e-7 / 3.2e-6    3.0e-7 / 2.7e-6    4.3e-7 / 6.8e-6
+m = 3, n = 7    3.2e-6 / 2.5e-5    3.9e-6 / 5.7e-5    2.3e-6 / 4.2e-5
+m = 4, n = 8    4.4e-6 / 4.3e-5    5.3e-6 / 8.1e-5    3.3e-6 / 7.0e-5
+m = 6, n = 10   2.3e-5 / 3.3e-4    2.7e-5 / 7.5e-4    9.8e-6 / 2.0e-4
+==============  =================  =================  =================
 
-Memory order decides the speed. Maps are taken as ``(h w b c)``: then every evaluation is one matrix product with a small
-matrix on the left, and every point's operand is a contiguous ``(b c)`` matrix. Points are worked through one row of n at
-a time, so that what belongs to a row (evaluated maps, kernel, gradients) stays in the cache, in buffers that are used
-again for the next row; kernels, which are large, are read once whatever the batch.
+Memory order decides the speed. Maps are taken as ``(h w b c)``: then every evaluation is one matrix product with a
+small matrix on the left, and every point's operand is a contiguous ``(b c)`` matrix. Points are worked through one row
+of n at a time, so that what belongs to a row (evaluated maps, kernel, gradients) stays in the cache, in buffers that
+are used again for the next row; kernels, which are large, are read once whatever the batch.
 
-Letters: ``b`` images (or tiles of images), ``h w`` their height and width, ``c`` channels of the maps, ``o`` channels of the
-result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs, ``r`` entries a side of a phase's kernel,
-``n`` points, ``p q`` phase of rows and of columns.
+Letters: ``b`` images (or tiles of images), ``h w`` their height and width, ``c`` channels of the maps, ``o`` channels
+of the result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs, ``r`` entries a side of a
+phase's kernel, ``n`` points, ``p q`` phase of rows and of columns.
 """
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
@@ -51,6 +61,24 @@ _POINTS = {
     8: "0 1 -1 2 -2 1/2 -1/2 4/3",
     9: "0 6/5 -5/6 5/2 -5/2 2/5 -2/5 5/7 -7/5",
 }
+
+# What `choose_tile` reckons with, in multiplications inside a matrix product. Fitted to times of the paper's networks,
+# with 64 and 256 channels, at batches from 1 to 128 on two AVX-512 cores: evaluating the maps at a point and
+# interpolating cost as much as 256 more output channels; getting a point's kernel costs as much as using it for 45
+# images, and with gradients, where it is made anew each time, 140; the calls alone cost 2e8, and 5e8; ordinary
+# convolution takes three times as long for a multiplication; copying maps into windows makes several tiles half as dear
+# again.
+_EVALUATION = 256
+_KERNEL = {False: 45, True: 140}
+_CALLS = {False: 2e8, True: 5e8}
+_ORDINARY = 3
+_SEVERAL = 1.5
+
+# So much faster it has to be, to be worth its memory and its rounding.
+_MARGIN = 1.25
+
+# Input channels of the kernel that are transformed at a time.
+_CHANNELS = 32
 
 # Evaluated maps held at a time: a larger batch is worked through in pieces.
 _PIECE_BYTES = 64 * 2**20
@@ -85,9 +113,56 @@ class _Plan(NamedTuple):
         return self.stride * self.points
 
     @property
+    def transforms(self) -> "Transforms":
+        """The matrices, in float64."""
+        return transforms(self.tile, self.points - self.tile + 1)
+
+    @property
     def step(self) -> int:
         """From one window to the next."""
         return self.stride * self.tile
+
+
+class Workspace:
+    """Tensors by name, made when first asked for and then used again: fresh memory costs more than much arithmetic."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._dtype, self._device = like.dtype, like.device
+        self._made: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        """A contiguous tensor of the given shape, holding anything, good until this name is asked for again."""
+        size = math.prod(shape)
+        found = self._made.get(name)
+        if found is None or found.numel() < size:
+            self._made.pop(name, None)  # lets go of a smaller one before the larger is made
+            # What inference mode makes could not be written to outside of it.
+            with torch.inference_mode(False):
+                found = self._made[name] = torch.empty(size, dtype=self._dtype, device=self._device)
+        return found[:size].view(shape)
+
+    def fits(self, like: Tensor) -> bool:
+        """Whether its tensors are of the type and on the device of the given one."""
+        return self._dtype == like.dtype and self._device == like.device
+
+
+class WorkspacePool:
+    """Keeps one workspace from call to call. Threads that call at the same time get one each; one of them is kept."""
+
+    def __init__(self) -> None:
+        self._spare: list[Workspace] = []
+
+    @contextmanager
+    def workspace(self, like: Tensor) -> Iterator[Workspace]:
+        """A workspace that is this call's own until it ends."""
+        try:
+            workspace = self._spare.pop()
+        except IndexError:
+            workspace = Workspace(like)
+        if not workspace.fits(like):
+            workspace = Workspace(like)
+        yield workspace
+        self._spare[:] = [workspace]
 
 
 def transforms(tile: int, taps: int) -> Transforms:
@@ -104,11 +179,18 @@ def transforms(tile: int, taps: int) -> Transforms:
     return Transforms(*(torch.tensor(matrix, dtype=torch.float64) for matrix in _toom_cook(tile, taps)))
 
 
-def winograd_conv2d(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, tile: int) -> Tensor:
+def winograd_conv2d(
+    maps: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    tile: int,
+    pool: WorkspacePool | None = None,
+) -> Tensor:
     """``torch.nn.functional.conv2d(maps, weight, bias, stride)``, by Winograd's method.
 
-    The gradient, on maps, weight and bias, is exact but for rounding and can be taken once. Nothing is kept for it but the
-    arguments. On one machine and with the same number of threads, results and gradients repeat bit for bit.
+    The gradient, on maps, weight and bias, is exact but for rounding and can be taken once. Nothing is kept for it but
+    the arguments. On one machine, with the same number of threads, results and gradients repeat bit for bit.
 
     Args:
         maps: ``(b c h w)`` in any memory order; ``(h w b c)`` saves a copy.
@@ -116,6 +198,7 @@ def winograd_conv2d(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: i
         bias: ``(o)``.
         stride: s.
         tile: side m of the tiles the result is made of; ``m + ⌈k/s⌉`` is at most 11.
+        pool: where buffers come from and go back to, for use by the next call; own ones when not given.
 
     Returns:
         ``(b o h' w')``, in memory ``(b h' w' o)``.
@@ -123,7 +206,9 @@ def winograd_conv2d(maps: Tensor, weight: Tensor, bias: Tensor | None, stride: i
     plan = _plan(maps, weight.shape, bias, stride, tile)
     if maps.dtype != weight.dtype or not maps.is_floating_point():
         raise ValueError(f"maps are {maps.dtype}, weights {weight.dtype}: expected one floating-point type")
-    by_position: Tensor = _Winograd.apply(maps, weight, bias, plan)  # (b, h', w', o)
+    by_position: Tensor = _Winograd.apply(  # type: ignore[no-untyped-call]
+        maps, weight, bias, plan, pool or WorkspacePool()
+    )  # (b, h', w', o)
     return by_position.permute(0, 3, 1, 2)  # (b, o, h', w')
 
 
@@ -143,22 +228,25 @@ def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
     _check_points(tile, taps)
     points = tile + taps - 1
     result = weight.new_empty(points, stride, stride, points, c, o)
+    plan = _Plan(size, stride, tile, points, 0, 0)
     with torch.no_grad():
-        matrix = transforms(tile, taps).kernel.to(weight.device)
-        by_entry = _by_entry(weight).double()  # (k, k, c·o)
-        rows = by_entry.new_empty(stride, size, c * o)
-        for alpha in range(points):
-            for p in range(stride):
-                entries = by_entry[p::stride].flatten(1)  # (rows of the phase, k·c·o)
-                torch.mm(matrix[alpha, None, : len(entries)], entries, out=rows[p].view(1, -1))
-            for p, q in _phases(stride):
-                entries = rows[p, q::stride]  # (columns of the phase, c·o)
-                result[alpha, p, q] = (matrix[:, : len(entries)] @ entries).view(points, c, o)
+        exact = weight.new_empty(0, dtype=torch.float64)
+        workspace = Workspace(exact)
+        # A few channels at a time: in float64 all of them would take several times the memory of the result.
+        for channels, part in zip(torch.split(weight, _CHANNELS, 1), torch.split(result, _CHANNELS, 4), strict=True):
+            kernel = _Kernel(channels.transpose(0, 1).to(exact), plan, workspace)
+            for alpha, row in enumerate(part):
+                row.copy_(kernel.row(alpha))
     return result
 
 
 def winograd_conv2d_transformed(
-    maps: Tensor, kernel: Tensor, bias: Tensor | None, size: int, tile: int
+    maps: Tensor,
+    kernel: Tensor,
+    bias: Tensor | None,
+    size: int,
+    tile: int,
+    pool: WorkspacePool | None = None,
 ) -> Tensor:
     """`winograd_conv2d` with a kernel that was transformed before; without gradient.
 
@@ -168,6 +256,7 @@ def winograd_conv2d_transformed(
         bias: ``(o)``.
         size: k, side of the kernel before it was transformed.
         tile: m, as for `transform_kernel`.
+        pool: as for `winograd_conv2d`.
 
     Returns:
         ``(b o h' w')``, in memory ``(b h' w' o)``.
@@ -183,9 +272,67 @@ def winograd_conv2d_transformed(
     plan = _plan(maps, torch.Size((o, c, size, size)), bias, stride, tile)
     if maps.dtype != kernel.dtype or not maps.is_floating_point():
         raise ValueError(f"maps are {maps.dtype}, the kernel {kernel.dtype}: expected one floating-point type")
-    with torch.no_grad():
-        result = _convolve(maps, kernel, bias, plan)  # (b, h', w', o)
+    with torch.no_grad(), (pool or WorkspacePool()).workspace(maps) as workspace:
+        result = _convolve(maps, kernel, bias, o, plan, workspace)  # (b, h', w', o)
     return result.permute(0, 3, 1, 2)  # (b, o, h', w')
+
+
+def choose_tile(
+    size: int,
+    stride: int,
+    maps: tuple[int, int],
+    channels: int,
+    out_channels: int,
+    batch: int,
+    device: torch.device | str,
+    training: bool,
+) -> int | None:
+    """The tile with which `winograd_conv2d` should do a convolution, or None where ordinary convolution should.
+
+    The tile is `best_tile`'s, whatever the batch: the batch only decides whether to use it, because below some number
+    of images it costs more to get the transformed kernel than it saves. So all batches share one transformed kernel,
+    and what an image gives alone and in a batch differs by rounding only.
+
+    Args:
+        size: k, side of the kernel.
+        stride: s.
+        maps: h and w.
+        channels: c.
+        out_channels: o.
+        batch: number of images.
+        device: where; anything but a CPU has better ways.
+        training: whether gradients will be taken.
+    """
+    tile = best_tile(size, stride, maps)
+    if torch.device(device).type != "cpu" or tile is None:
+        return None
+    height, width = ((side - size) // stride + 1 for side in maps)
+    pairs = stride**2 * channels
+    using = _products(tile, size, stride, maps) * pairs * (out_channels + _EVALUATION) * batch
+    points = tile - 1 - (-size // stride)
+    getting = points**2 * pairs * out_channels * _KERNEL[training] + _CALLS[training]
+    ordinary = _ORDINARY * size**2 * height * width * channels * out_channels * batch
+    return tile if _MARGIN * (using + getting) < ordinary else None
+
+
+def best_tile(size: int, stride: int, maps: tuple[int, int]) -> int | None:
+    """The one of `TILES` with the least work for maps of the given h and w; of two, the smaller, which rounds less.
+
+    None where the kernel is too large for all of them, or for the maps.
+    """
+    taps = -(-size // stride)
+    possible = [tile for tile in sorted(TILES) if tile + taps - 2 in _POINTS]
+    if min(maps) < size or not possible:
+        return None
+    return min(possible, key=lambda tile: _products(tile, size, stride, maps))
+
+
+def _products(tile: int, size: int, stride: int, maps: tuple[int, int]) -> float:
+    """Products an image takes, for each channel of each phase and each output channel."""
+    height, width = ((side - size) // stride + 1 for side in maps)
+    tiles = -(-height // tile) * -(-width // tile)
+    points = tile - 1 - (-size // stride)
+    return points**2 * tiles * (_SEVERAL if tiles > 1 else 1)
 
 
 @cache
@@ -224,7 +371,7 @@ def _with_roots(roots: list[Fraction]) -> list[Fraction]:
 
 
 def _power_of_two(value: float) -> Fraction:
-    return Fraction(2) ** round(torch.tensor(value, dtype=torch.float64).log2().item())
+    return Fraction(2) ** round(math.log2(value))
 
 
 def _checked_weight(shape: torch.Size, stride: int) -> torch.Size:
@@ -236,12 +383,12 @@ def _checked_weight(shape: torch.Size, stride: int) -> torch.Size:
 
 
 def _check_points(tile: int, taps: int) -> None:
-    most = len(_POINTS) + 2 - taps
-    if not 1 <= tile <= most or tile + taps < 3:
+    if tile < 1:
+        raise ValueError(f"tile is {tile}, expected at least 1")
+    if tile + taps - 2 not in _POINTS:
         raise ValueError(
-            f"tile is {tile}, expected 1 to {most} for phases with {taps}×{taps} kernel entries"
-            if most > 1
-            else f"phases have {taps}×{taps} kernel entries, expected at most {len(_POINTS)}: use ordinary convolution"
+            f"a tile of {tile} and phases of {taps}×{taps} kernel entries take {tile + taps - 1} points, expected 2 to "
+            f"{len(_POINTS) + 1}: choose another tile, or ordinary convolution"
         )
 
 
@@ -250,9 +397,7 @@ def _plan(maps: Tensor, weight: torch.Size, bias: Tensor | None, stride: int, ti
     taps = -(-size // stride)
     _check_points(tile, taps)
     if maps.ndim != 4 or maps.shape[1] != c or min(maps.shape[2:]) < size:
-        raise ValueError(
-            f"maps have shape {tuple(maps.shape)}, expected (b, {c}, h, w) with h and w at least {size}"
-        )
+        raise ValueError(f"maps have shape {tuple(maps.shape)}, expected (b, {c}, h, w) with h and w at least {size}")
     if bias is not None and bias.shape != (o,):
         raise ValueError(f"the bias has shape {tuple(bias.shape)}, expected ({o},)")
     height, width = ((side - size) // stride + 1 for side in maps.shape[2:])
@@ -261,13 +406,6 @@ def _plan(maps: Tensor, weight: torch.Size, bias: Tensor | None, stride: int, ti
 
 def _phases(stride: int) -> Iterator[tuple[int, int]]:
     return ((p, q) for p in range(stride) for q in range(stride))
-
-
-def _by_entry(weight: Tensor) -> Tensor:
-    """Weights ``(o c k k)`` as ``(k k c·o)``: by a transposition of matrices, then of their rows, which is quick."""
-    o, c, k, _ = weight.shape
-    transposed = weight.reshape(o, c * k * k).t().contiguous()  # (c·k·k, o)
-    return transposed.view(c, k, k, o).permute(1, 2, 0, 3).reshape(k, k, c * o)
 
 
 def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
@@ -279,9 +417,8 @@ def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
         yield slice(start, min(start + size, len(maps)))
 
 
-def _parts(plan: _Plan, maps: torch.Size) -> Iterator[tuple[int, int, slice, slice]]:
+def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice]]:
     """Each tile's row and column, and what its window shows of the maps: at the edge, less than a whole window."""
-    _, _, h, w = maps
     rows, columns = plan.tiles
     for y in range(rows):
         for x in range(columns):
@@ -289,7 +426,7 @@ def _parts(plan: _Plan, maps: torch.Size) -> Iterator[tuple[int, int, slice, sli
             yield y, x, slice(top, min(top + plan.window, h)), slice(left, min(left + plan.window, w))
 
 
-def _windows(maps: Tensor, plan: _Plan) -> Tensor:
+def _windows(maps: Tensor, plan: _Plan, workspace: Workspace) -> Tensor:
     """What each tile sees of maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
 
     Maps that lie in memory as ``(h w b c)`` and make one tile are returned as they are.
@@ -299,20 +436,21 @@ def _windows(maps: Tensor, plan: _Plan) -> Tensor:
     ordered = maps.permute(2, 3, 0, 1)  # (h, w, b, c)
     if plan.tiles == (1, 1) and h >= side and w >= side:
         return ordered[:side, :side].contiguous()  # (s·n, s·n, b, c)
-    windows = maps.new_zeros(side, side, *plan.tiles, b, c)
-    for y, x, rows, columns in _parts(plan, maps.shape):
+    windows = workspace("windows", side, side, *plan.tiles, b, c)
+    for y, x, rows, columns in _parts(plan, h, w):
         part = ordered[rows, columns]
+        if part.shape[:2] != (side, side):
+            windows[:, :, y, x] = 0
         windows[: part.shape[0], : part.shape[1], y, x] = part
     return windows.view(side, side, -1, c)
 
 
 def _add_windows(windows: Tensor, plan: _Plan, out: Tensor) -> None:
-    """Add up, in ``out (b c h w)``, gradients ``(s·n s·n tiles·b c)`` on what `_windows` gave."""
-    b, c, _, _ = out.shape
-    ordered = out.permute(2, 3, 0, 1)  # (h, w, b, c)
+    """Add up, in ``out (h w b c)``, gradients ``(s·n s·n tiles·b c)`` on what `_windows` gave."""
+    h, w, b, c = out.shape
     by_tile = windows.view(plan.window, plan.window, *plan.tiles, b, c)
-    for y, x, rows, columns in _parts(plan, out.shape):
-        part = ordered[rows, columns]
+    for y, x, rows, columns in _parts(plan, h, w):
+        part = out[rows, columns]
         part += by_tile[: part.shape[0], : part.shape[1], y, x]
 
 
@@ -343,41 +481,36 @@ def _split(result: Tensor, plan: _Plan) -> Tensor:
     return ordered.view(plan.tile, plan.tile, -1, o)
 
 
-class _Buffers:
-    """Tensors by name, made when first asked for and used again for the next row of points and the next piece."""
-
-    def __init__(self, like: Tensor) -> None:
-        self._like = like
-        self._made: dict[str, Tensor] = {}
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        found = self._made.get(name)
-        if found is None or found.shape != shape:
-            found = self._made[name] = self._like.new_empty(shape)
-        return found
-
-
 class _Kernel:
-    """The values of a kernel, one row of points after another, from its weights."""
+    """The values of a kernel ``(x y k k)``, one row of points after another."""
 
-    def __init__(self, weight: Tensor, plan: _Plan, matrix: Tensor, buffers: _Buffers) -> None:
-        self._plan, self._matrix, self._buffers = plan, matrix, buffers
-        self._channels = (weight.shape[1], weight.shape[0])
-        by_entry = _by_entry(weight)  # (k, k, c·o)
+    def __init__(self, weight: Tensor, plan: _Plan, workspace: "Workspace") -> None:
+        self._plan, self._workspace, self._channels = plan, workspace, weight.shape[:2]
         n, s, k = plan.points, plan.stride, plan.size
-        self._rows = [by_entry.new_empty(n, k, by_entry.shape[2]) for _ in range(s)]
-        for p, rows in enumerate(self._rows):
-            entries = by_entry[p::s].flatten(1)  # (rows of the phase, k·c·o)
-            torch.mm(matrix[:, : len(entries)], entries, out=rows.view(n, -1))
+        self._matrix = plan.transforms.kernel.to(weight)
+        self._rows = workspace("rows of kernel", n, s, k, self._channels.numel())
+        # One product evaluates the rows and brings the kernel's entries from the last place to the first.
+        by_pair = weight.reshape(-1, k * k)  # (x·y, k·k)
+        torch.mm(_over_rows(plan).to(weight), by_pair.t(), out=self._rows.view(n * s * k, -1))
 
-    def __getitem__(self, alpha: int) -> Tensor:
-        """One row of points ``(s s n c o)``, good until the next is asked for."""
+    def row(self, alpha: int) -> Tensor:
+        """One row of points ``(s s n x y)``, good until the next is asked for."""
         n, s = self._plan.points, self._plan.stride
-        values = self._buffers("kernel", s, s, n, *self._channels)
+        values = self._workspace("kernel", s, s, n, *self._channels)
         for p, q in _phases(s):
-            entries = self._rows[p][alpha, q::s]  # (columns of the phase, c·o)
+            entries = self._rows[alpha, p, q::s]  # (columns of the phase, x·y)
             torch.mm(self._matrix[:, : len(entries)], entries, out=values[p, q].view(n, -1))
         return values
+
+
+def _over_rows(plan: _Plan) -> Tensor:
+    """What evaluates the rows of a kernel, all phases and columns at once: ``(n·s·k k·k)``."""
+    n, s, k = plan.points, plan.stride, plan.size
+    at_kernel = plan.transforms.kernel  # (n, r)
+    matrix = torch.zeros(n, s, k, k, k, dtype=torch.float64)
+    for y in range(k):
+        matrix[:, y % s, range(k), y, range(k)] = at_kernel[:, y // s, None]
+    return matrix.view(n * s * k, k * k)
 
 
 def _evaluate_rows(windows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
@@ -391,129 +524,126 @@ def _evaluate_columns(rows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) ->
     torch.bmm(matrix.expand(s, n, n), rows.view(s, n, -1), out=out.view(s, n, -1))
 
 
-def _convolve(maps: Tensor, kernel: "Tensor | _Kernel", bias: Tensor | None, plan: _Plan) -> Tensor:
-    """The result ``(b h' w' o)`` for maps ``(b c h w)``."""
+def _convolve(
+    maps: Tensor, kernel: "Tensor | _Kernel", bias: Tensor | None, o: int, plan: _Plan, workspace: Workspace
+) -> Tensor:
+    """The result ``(b h' w' o)`` for maps ``(b c h w)`` and a kernel with rows ``(s s n c o)`` or ``(s s n o c)``."""
     n, s, m = plan.points, plan.stride, plan.tile
-    at_maps, at_outputs = _matrices(maps, plan)
-    first = kernel[0]
-    c, o = first.shape[-2:]
+    c = maps.shape[1]
+    at_maps, at_outputs = plan.transforms.maps.to(maps), plan.transforms.outputs.to(maps)
     result = maps.new_empty(len(maps), plan.height, plan.width, o)
-    buffers = _Buffers(maps)
     for piece in _pieces(maps, plan):
-        windows = _windows(maps[piece], plan)  # (s·n, s·n, b, c)
+        windows = _windows(maps[piece], plan, workspace)  # (s·n, s·n, b, c)
         b = windows.shape[2]
-        rows = buffers("rows", n, s, n, s, b, c)
+        rows = workspace("rows of maps", n, s, n, s, b, c)
         _evaluate_rows(windows, at_maps, plan, out=rows)
-        values = buffers("values", s, n, s, b, c)
-        sums = buffers("sums", n, b, o)
-        half = buffers("half", n, m, b, o)
+        values = workspace("values", s, n, s, b, c)
+        sums = workspace("sums", n, b, o)
+        half = workspace("half", n, m, b, o)
         for alpha in range(n):
             _evaluate_columns(rows[alpha], at_maps, plan, out=values)
-            row_of_kernel = kernel[alpha]  # (s, s, n, c, o)
+            row_of_kernel = kernel[alpha] if isinstance(kernel, Tensor) else kernel.row(alpha).transpose(3, 4)
             for p, q in _phases(s):
                 if p == q == 0:
                     torch.bmm(values[p, :, q], row_of_kernel[p, q], out=sums)  # (n, b, o)
                 else:
                     sums.baddbmm_(values[p, :, q], row_of_kernel[p, q])
             torch.mm(at_outputs, sums.view(n, -1), out=half[alpha].view(m, -1))
-        outputs = buffers("outputs", m, m, b, o)
+        outputs = workspace("outputs", m, m, b, o)
         torch.mm(at_outputs, half.view(n, -1), out=outputs.view(m, -1))
         _join(outputs, bias, plan, out=result[piece])
     return result
-
-
-def _matrices(like: Tensor, plan: _Plan) -> tuple[Tensor, Tensor]:
-    """B and Aᵀ in the type and on the device of a tensor."""
-    matrices = transforms(plan.tile, plan.points - plan.tile + 1)
-    return matrices.maps.to(like), matrices.outputs.to(like)
 
 
 class _Winograd(torch.autograd.Function):
     """Maps ``(b c h w)``, weights ``(o c k k)`` and bias ``(o)`` to ``(b h' w' o)``."""
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor | None, plan: _Plan) -> Tensor:
-        ctx.plan = plan
+    def forward(
+        ctx: Any, maps: Tensor, weight: Tensor, bias: Tensor | None, plan: _Plan, pool: WorkspacePool
+    ) -> Tensor:
+        ctx.plan, ctx.pool = plan, pool
         ctx.save_for_backward(maps, weight)
-        matrix = transforms(plan.tile, plan.points - plan.tile + 1).kernel.to(weight)
-        return _convolve(maps, _Kernel(weight, plan, matrix, _Buffers(weight)), bias, plan)
+        with pool.workspace(maps) as workspace:
+            return _convolve(maps, _Kernel(weight, plan, workspace), bias, len(weight), plan, workspace)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, on_result: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, on_result: Tensor) -> tuple[Tensor | None, ...]:
         maps, weight = ctx.saved_tensors
         for_maps, for_weight, for_bias = ctx.needs_input_grad[:3]
         on_maps = on_weight = None
         if for_maps or for_weight:
-            on_maps, on_weight = _gradients(maps, weight, on_result, ctx.plan, for_maps, for_weight)
+            with ctx.pool.workspace(maps) as workspace:
+                on_maps, on_weight = _gradients(maps, weight, on_result, ctx.plan, for_maps, for_weight, workspace)
         on_bias = on_result.sum((0, 1, 2)) if for_bias else None
-        return on_maps, on_weight, on_bias, None
+        return on_maps, on_weight, on_bias, None, None
 
 
 def _gradients(
-    maps: Tensor, weight: Tensor, on_result: Tensor, plan: _Plan, for_maps: bool, for_weight: bool
+    maps: Tensor,
+    weight: Tensor,
+    on_result: Tensor,
+    plan: _Plan,
+    for_maps: bool,
+    for_weight: bool,
+    workspace: Workspace,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Gradients on maps ``(b c h w)`` and weights ``(o c k k)`` from that on the result ``(b h' w' o)``.
 
-    Every step of `_convolve` is linear and is taken back by its transpose, in the reverse order. The row of maps that has
+    Every step of `_convolve` is linear and is taken back by its transpose, in the reverse order. A row of maps that has
     been used makes room for its gradient.
     """
     n, s, m, k = plan.points, plan.stride, plan.tile, plan.size
     o, c = weight.shape[:2]
-    at_maps, at_outputs = _matrices(maps, plan)
-    at_kernel = transforms(m, n - m + 1).kernel.to(weight)
-    buffers = _Buffers(maps)
-    kernel = _Kernel(weight, plan, at_kernel, buffers) if for_maps else None
-    whole = plan.tiles == (1, 1) and all(side == plan.window for side in maps.shape[2:])
-    on_maps = on_rows_of_kernel = None
+    at_outputs, at_kernel, at_maps = (matrix.to(maps) for matrix in plan.transforms)
+    kernel = _Kernel(weight, plan, workspace) if for_maps else None
+    # Where the windows are the maps themselves, one product writes the gradient in place.
+    as_they_are = plan.tiles == (1, 1) and all(side == plan.window for side in maps.shape[2:])
+    pieces = list(_pieces(maps, plan))
+    at_once = as_they_are and len(pieces) == 1
+    on_ordered = on_rows_of_kernel = None
     if for_maps:
-        # In memory (h w b c), like the windows.
-        on_maps = (maps.new_empty if whole else maps.new_zeros)(*maps.shape[2:], *maps.shape[:2]).permute(2, 3, 0, 1)
+        shape = (*maps.shape[2:], *maps.shape[:2])  # (h, w, b, c)
+        on_ordered = maps.new_empty(shape) if at_once else maps.new_zeros(shape)
     if for_weight:
-        on_rows_of_kernel = weight.new_zeros(n, s, k, c * o)
-    for piece in _pieces(maps, plan):
+        on_rows_of_kernel = workspace("on rows of kernel", n, s, k, o * c)
+        if not pieces:
+            on_rows_of_kernel.zero_()
+    for number, piece in enumerate(pieces):
         b = (piece.stop - piece.start) * plan.tiles[0] * plan.tiles[1]
-        rows = buffers("rows", n, s, n, s, b, c)
+        rows = workspace("rows of maps", n, s, n, s, b, c)
         if for_weight:
-            _evaluate_rows(_windows(maps[piece], plan), at_maps, plan, out=rows)
-        half = buffers("half", n, m, b, o)
+            _evaluate_rows(_windows(maps[piece], plan, workspace), at_maps, plan, out=rows)
+        half = workspace("half", n, m, b, o)
         torch.mm(at_outputs.t(), _split(on_result[piece], plan).view(m, -1), out=half.view(n, -1))
-        on_sums = buffers("sums", n, b, o)
+        on_sums = workspace("sums", n, b, o)
         for alpha in range(n):
             torch.mm(at_outputs.t(), half[alpha].view(m, -1), out=on_sums.view(n, -1))
             if on_rows_of_kernel is not None:
-                values = buffers("values", s, n, s, b, c)
+                values = workspace("values", s, n, s, b, c)
                 _evaluate_columns(rows[alpha], at_maps, plan, out=values)
-                on_kernel = buffers("on_kernel", n, c, o)
+                on_kernel = workspace("on kernel", n, o, c)
                 for p, q in _phases(s):
-                    torch.bmm(values[p, :, q].transpose(1, 2), on_sums, out=on_kernel)
-                    on_entries = on_rows_of_kernel[alpha, p, q::s]  # (columns of the phase, c·o)
-                    on_entries.addmm_(at_kernel[:, : len(on_entries)].t(), on_kernel.view(n, -1))
+                    torch.bmm(on_sums.transpose(1, 2), values[p, :, q], out=on_kernel)
+                    on_entries = on_rows_of_kernel[alpha, p, q::s]  # (columns of the phase, o·c)
+                    # The first piece overwrites what the buffer held, the others add to it.
+                    back = at_kernel[:, : len(on_entries)].t()
+                    on_entries.addmm_(back, on_kernel.view(n, -1), beta=1 if number else 0)
             if kernel is not None:
-                row_of_kernel = kernel[alpha]  # (s, s, n, c, o)
-                on_values = buffers("on_values", n, b, c)
+                row_of_kernel = kernel.row(alpha)  # (s, s, n, o, c)
+                on_values = workspace("on values", n, b, c)
                 for p, q in _phases(s):
-                    torch.bmm(on_sums, row_of_kernel[p, q].transpose(1, 2), out=on_values)
+                    torch.bmm(on_sums, row_of_kernel[p, q], out=on_values)
                     on_row = rows[alpha, p, :, q].flatten(1)  # (n, b·c)
                     torch.mm(at_maps.t(), on_values.view(n, -1), out=on_row)
-        if on_maps is not None:
-            if whole and b == len(maps):
-                on_windows = on_maps.permute(2, 3, 0, 1)  # (h, w, b, c)
-            else:
-                on_windows = buffers("on_windows", plan.window, plan.window, b, c)
+        if on_ordered is not None:
+            on_windows = on_ordered if at_once else workspace("windows", plan.window, plan.window, b, c)
             torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
-            if not (whole and b == len(maps)):
-                _add_windows(on_windows, plan, out=on_maps[piece])
-    return on_maps, None if on_rows_of_kernel is None else _on_weight(on_rows_of_kernel, at_kernel, plan, (o, c))
-
-
-def _on_weight(on_rows: Tensor, matrix: Tensor, plan: _Plan, channels: tuple[int, int]) -> Tensor:
-    """The gradient on the weights ``(o c k k)`` from that on the rows of points of the kernel ``(n s k c·o)``."""
-    n, s, k = plan.points, plan.stride, plan.size
-    o, c = channels
-    by_entry = on_rows.new_empty(k, k, c * o)
-    for p in range(s):
-        taps = len(range(p, k, s))
-        torch.mm(matrix[:, :taps].t(), on_rows[:, p].view(n, -1), out=by_entry[p::s].view(taps, -1))
-    transposed = by_entry.view(k * k, c, o).transpose(0, 1).reshape(c * k * k, o)
-    return transposed.t().contiguous().view(o, c, k, k)
+            if not at_once:
+                _add_windows(on_windows, plan, out=on_ordered[:, :, piece])
+    on_weight = None
+    if on_rows_of_kernel is not None:
+        by_row = on_rows_of_kernel.view(n * s * k, o * c)
+        on_weight = torch.mm(by_row.t(), _over_rows(plan).to(weight)).view(o, c, k, k)
+    return None if on_ordered is None else on_ordered.permute(2, 3, 0, 1), on_weight

@@ -1,0 +1,98 @@
+"""How a layer comes to its fast convolution: when it may, with which tile, and where the transformed kernel is kept."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fastcaps.nn import winograd
+
+# Every how-manieth weight is compared to see whether a kept kernel still belongs to them: a prime, so that the sample
+# meets every channel.
+_SAMPLE = 1009
+
+
+def is_plain(maps: Tensor) -> bool:
+    """Whether a tensor holds numbers on a CPU, in eager execution: not traced, compiled, exported, fake or autocast."""
+    return (
+        type(maps) in (Tensor, nn.Parameter)
+        and maps.device.type == "cpu"
+        and maps.dtype in (torch.float32, torch.float64)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[no-untyped-call,attr-defined]
+        and not torch.jit.is_scripting()  # type: ignore[attr-defined]
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+class _Kept(NamedTuple):
+    key: tuple[Any, ...]
+    sample: Tensor
+    kernel: Tensor
+
+
+class FastConvolution:
+    """Does the work of an `nn.Conv2d` by Winograd's method; no part of the network's state.
+
+    Without gradient, the transformed kernel is made once and kept as long as the weights stay what they are. That they
+    do is seen from their version, address, type and device, and, because ``weight.data`` can be written without a
+    trace, from a sample of their values. Buffers are kept, too. Copies and pickles hold neither.
+    """
+
+    def __init__(self) -> None:
+        self._kept: _Kept | None = None
+        self._pool = winograd.WorkspacePool()
+
+    def __call__(self, maps: Tensor, conv: nn.Conv2d, *, always: bool = False) -> Tensor | None:
+        """``conv(maps)``, or None where ordinary convolution is better (or, with `always`, the only way).
+
+        Args:
+            maps: ``(b c h w)``.
+            conv: with a square kernel, without padding, dilation or groups.
+            always: use Winograd's method whether or not it is faster.
+
+        Returns:
+            ``(b o h' w')``, in memory ``(b h' w' o)``.
+        """
+        weight, bias, stride = conv.weight, conv.bias, conv.stride[0]
+        if not is_plain(weight) or weight.dtype != maps.dtype or maps.ndim != 4:
+            return None
+        needs = [tensor.requires_grad for tensor in (maps, weight, bias) if tensor is not None]
+        training = torch.is_grad_enabled() and any(needs)
+        # Who computes in float64 wants it exact.
+        if not always and maps.dtype != torch.float32:
+            return None
+        o, c, size, _ = weight.shape
+        side = (maps.shape[2], maps.shape[3])
+        if always:
+            tile = winograd.best_tile(size, stride, side)
+        else:
+            tile = winograd.choose_tile(size, stride, side, c, o, len(maps), maps.device, training)
+        if training:
+            self._kept = None
+            if tile is None:
+                return None
+            return winograd.winograd_conv2d(maps, weight, bias, stride, tile, self._pool)
+        # Weights made in inference mode don't count their versions.
+        if tile is None or weight.is_inference():
+            return None
+        kernel = self._kernel(weight, stride, tile)
+        return winograd.winograd_conv2d_transformed(maps, kernel, bias, size, tile, self._pool)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: what is kept can be made again."""
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As new."""
+        self.__init__()  # type: ignore[misc]
+
+    def _kernel(self, weight: Tensor, stride: int, tile: int) -> Tensor:
+        key = (weight._version, weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), stride, tile)
+        in_memory = weight.detach().as_strided((weight.numel(),), (1,))
+        sample = in_memory[::_SAMPLE]
+        kept = self._kept
+        if kept is None or kept.key != key or not torch.equal(kept.sample, sample):
+            kept = _Kept(key, sample.clone(), winograd.transform_kernel(weight.detach(), stride, tile))
+            self._kept = kept
+        return kept.kernel

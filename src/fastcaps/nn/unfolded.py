@@ -1,0 +1,80 @@
+"""The stem: a convolution of few channels and ReLU, as one matrix product.
+
+An image of one or three channels gives a convolution little to reduce over, and ordinary convolution spends its time
+on bringing data in order. Here the patches under the kernel are copied side by side, which for so few channels is less
+than the result, and one product writes the maps in the memory order ``(h w b o)`` that the next layer wants.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Outputs made at a time.
+_PIECE = 2**18
+
+
+def unfolded_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+    """``relu(conv2d(images, weight, bias, stride))``; differentiable once, on weight and bias only.
+
+    Args:
+        images: ``(b c h w)``, without gradient.
+        weight: ``(o c k k)``.
+        bias: ``(o)``.
+        stride: of the convolution.
+
+    Returns:
+        ``(b o h' w')``, in memory ``(h' w' b o)``.
+    """
+    if images.requires_grad and torch.is_grad_enabled():
+        raise ValueError("images require a gradient, expected none: use ordinary convolution")
+    maps: Tensor = _UnfoldedConvRelu.apply(  # type: ignore[no-untyped-call]
+        images, weight, bias, stride
+    )  # (h', w', b, o)
+    return maps.permute(2, 3, 0, 1)  # (b, o, h', w')
+
+
+def _patches(images: Tensor, size: int, stride: int) -> Tensor:
+    """What the kernel sees of images ``(b c h w)`` at each position, and a one for the bias: ``(h' w' b c·k·k+1)``."""
+    windows = images.unfold(2, size, stride).unfold(3, size, stride)  # (b, c, h', w', k, k)
+    ordered = windows.permute(2, 3, 0, 1, 4, 5)  # (h', w', b, c, k, k)
+    patches = images.new_empty(*ordered.shape[:3], ordered.shape[3:].numel() + 1)
+    patches[..., :-1].view(ordered.shape).copy_(ordered)
+    patches[..., -1] = 1
+    return patches
+
+
+def _pieces(patches: Tensor, outputs: int) -> list[slice]:
+    """Rows of positions whose outputs, made at a time, stay in the cache until ReLU has seen them."""
+    rows = max(1, _PIECE // max(1, patches.shape[1:3].numel() * outputs))
+    return [slice(start, start + rows) for start in range(0, len(patches), rows)]
+
+
+class _UnfoldedConvRelu(torch.autograd.Function):
+    """Images ``(b c h w)``, weights ``(o c k k)`` and bias ``(o)`` to ``(h' w' b o)``."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+        patches = _patches(images, weight.shape[-1], stride)  # (h', w', b, c·k·k+1)
+        matrix = torch.cat([weight.flatten(1), bias.unsqueeze(1)], 1).t()  # (c·k·k+1, o)
+        maps = images.new_empty(*patches.shape[:3], len(weight))  # (h', w', b, o)
+        for rows in _pieces(patches, len(weight)):
+            torch.mm(patches[rows].flatten(0, 2), matrix, out=maps[rows].flatten(0, 2))
+            maps[rows].relu_()
+        ctx.stride = stride
+        ctx.save_for_backward(images, weight, maps)
+        return maps
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_maps: Tensor) -> tuple[None, Tensor, Tensor, None]:
+        images, weight, maps = ctx.saved_tensors
+        patches = _patches(images, weight.shape[-1], ctx.stride)  # (h', w', b, c·k·k+1)
+        on_matrix = weight.new_zeros(patches.shape[3], len(weight))  # (c·k·k+1, o)
+        # In pieces, so that the gradient before ReLU is never held whole.
+        for rows in _pieces(patches, len(weight)):
+            before_relu = torch.ops.aten.threshold_backward(on_maps[rows], maps[rows], 0)
+            on_matrix.addmm_(patches[rows].flatten(0, 2).t(), before_relu.flatten(0, 2))
+        on_weight = on_matrix[:-1].t().contiguous()  # (o, c·k·k)
+        return None, on_weight.view_as(weight), on_matrix[-1], None
