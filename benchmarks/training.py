@@ -1,0 +1,71 @@
+"""A whole training step against a plain PyTorch version of the same network, at the paper's two shapes, batch 128."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.measure import peak_memory, table, times
+from benchmarks.plain import plain_routing, plain_votes
+from fastcaps import CapsNet, CapsNetConfig
+from fastcaps.functional import margin_loss, reconstruction_loss, squash
+
+B = 128
+SHAPES = {"MNIST": CapsNetConfig.mnist, "CIFAR-10": CapsNetConfig.cifar10}
+
+
+class PlainCapsNet(nn.Module):
+    """The same network as public implementations write it: `nn.Conv2d`, all votes, autograd through the loop."""
+
+    def __init__(self, model: CapsNet) -> None:
+        super().__init__()
+        self.model = model
+        self.stem, self.primary = model.stem.conv, model.primary.conv
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.primary(torch.relu(self.stem(images)))
+        d = self.model.config.lower_dimension
+        lower = squash(maps.permute(0, 2, 3, 1).unflatten(3, (-1, d)).flatten(1, 3))  # (b, i, d)
+        return plain_routing(plain_votes(lower, self.model.routing.weight))
+
+
+def step(shape: str, kind: str) -> Callable[[], object]:
+    """One step of Adam on random images."""
+    torch.manual_seed(0)
+    config = SHAPES[shape](standardize=False)
+    model = CapsNet(config)
+    images, labels = torch.rand(B, config.channels, config.height, config.width), torch.arange(B) % config.classes
+    plain = PlainCapsNet(model)
+    optimizer = torch.optim.Adam(model.parameters(), fused=kind != "plain")
+    model.primary.convolution = "direct" if kind == "closed-form routing alone" else "auto"
+
+    def run() -> None:
+        capsules = plain(images) if kind == "plain" else model(images).capsules
+        loss = margin_loss(torch.linalg.vector_norm(capsules, dim=-1), labels)
+        loss = loss + reconstruction_loss(model.reconstruct(capsules, labels), images)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    return run
+
+
+def main() -> None:
+    kinds = ["plain", "closed-form routing alone", "fastcaps"]
+    for shape in SHAPES:
+        seconds = times({kind: step(shape, kind) for kind in kinds}, repetitions=7)
+        memory = {kind: peak_memory(step, shape, kind) for kind in kinds}
+        print(f"{shape} shape, batch {B}\n")
+        table(
+            ["training step", "ms/image", "times faster", "peak MB"],
+            [
+                [
+                    kind,
+                    f"{seconds[kind] / B * 1e3:.2f}",
+                    f"{seconds['plain'] / seconds[kind]:.2f}",
+                    f"{memory[kind]:.0f}",
+                ]
+                for kind in kinds
+            ],
+        )
+        print()
