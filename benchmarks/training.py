@@ -23,6 +23,7 @@ class PlainCapsNet(nn.Module):
         self.stem, self.primary = model.stem.conv, model.primary.conv
 
     def forward(self, images: Tensor) -> Tensor:
+        """Images ``(b c h w)`` to class capsules ``(b j e)``."""
         maps = self.primary(torch.relu(self.stem(images)))
         d = self.model.config.lower_dimension
         lower = squash(maps.permute(0, 2, 3, 1).unflatten(3, (-1, d)).flatten(1, 3))  # (b, i, d)

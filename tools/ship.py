@@ -58,7 +58,10 @@ def main() -> None:
 
 def shippable(about: dict[str, Any]) -> dict[str, Any]:
     """What ``run.json`` says, without anything about the machine's folders."""
-    return {**about, "command": " ".join(word for word in about.get("command", "").split() if not os.path.isabs(word))}
+    return {
+        **about,
+        "command": " ".join(word for word in about.get("command", "").split() if not Path(word).is_absolute()),
+    }
 
 
 def summary(evaluation: dict[str, Any]) -> dict[str, Any]:

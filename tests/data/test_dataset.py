@@ -124,3 +124,22 @@ def test_a_name_goes_before_a_folder(tmp_path, monkeypatch):
 def test_options_without_meaning(name, options, message):
     with pytest.raises(ValueError, match=message):
         load(name, **options)
+
+
+def test_a_set_knows_how_it_is_loaded_again(tmp_path, monkeypatch):
+    import json
+
+    from PIL import Image
+
+    from fastcaps.data import load
+
+    for name in ("a", "b"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for k in range(5):
+            Image.new("L", (20, 20), 10 * k).save(tmp_path / "own" / name / f"{k}.png")
+    monkeypatch.chdir(tmp_path)
+    for data in (load("digits"), load("own", seed=3, size=(24, 22))):
+        monkeypatch.chdir("/")
+        call = json.loads(json.dumps(data.call))
+        assert load(**call).fingerprint == data.fingerprint
+        monkeypatch.chdir(tmp_path)

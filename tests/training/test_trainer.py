@@ -50,6 +50,8 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     assert [json.loads(line) for line in run.metrics_file.read_text().splitlines()] == history
     assert (run.about["state"], run.about["command"], run.about["data"]["train"]) == ("finished", "x", 48)
     assert run.about["settings"]["epochs"] == 12
+    with pytest.raises(ValueError, match="was trained with images that were made by hand: give them from Python"):
+        run.data()
     model = run.model()
     assert model.config == config
     assert model.provenance["data"] == "patterns"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,8 +63,7 @@ def train(
     from fastcaps.training import Trainer, TrainSettings
 
     target = set_up(device, threads)
-    options: dict[str, Any] = chosen(size=_size(size), test_fraction=test_fraction)
-    images = load(data, data_dir=data_dir, **options)
+    images = load(data, data_dir=data_dir, **chosen(size=_size(size), test_fraction=test_fraction))
     if validation is not None and validation >= 1:
         validation = int(validation)
     settings = TrainSettings.for_data(
@@ -88,7 +88,7 @@ def train(
     changes = {"normalization": normalization, "iterations": iterations, **_changes(network or [])}
     model = CapsNet(images.config(**changes)).to(target)
     model.primary.convolution = convolution  # type: ignore[assignment]
-    about = {"command": " ".join(["fastcaps", *sys.argv[1:]]), "data": {"name": data, "options": options}}
+    about = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
     with training_progress(out.name) as observe:
         trainer = Trainer(model, images, settings, out, about=about, observe=observe, tensorboard=tensorboard)
         history = trainer.fit(resume=resume)

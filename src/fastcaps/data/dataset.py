@@ -64,6 +64,8 @@ class DataSet:
             the same images, wherever they lie.
         augmentation: of training images unless the user wants another; its `test_view` is the view for
             testing.
+        call: the arguments with which `load` gives it again, but for ``data_dir``, as plain values for JSON; None for
+            a set made by hand.
     """
 
     name: str
@@ -73,6 +75,7 @@ class DataSet:
     test: Split
     provenance: dict[str, Any]
     augmentation: Augmentation
+    call: dict[str, Any] | None = None
 
     @property
     def classes(self) -> int:

@@ -1,5 +1,6 @@
 """`load`: from a name or a folder to a data set."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,19 @@ def load(
         raise ValueError(f"seed is {seed}, expected at least 0")
     if str(name_or_folder).replace("-", "_") not in SETS and Path(name_or_folder).expanduser().is_dir():
         _refuse("a folder of images", photographs=photographs)
-        own = Path(name_or_folder).expanduser()
-        return folder.load(own, seed=seed, test_fraction=test_fraction, size=size, channels=channels)
+        own = Path(name_or_folder).expanduser().resolve()
+        options: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "size": size, "channels": channels}
+        data = folder.load(own, **options)
+        return dataclasses.replace(data, call={"name_or_folder": str(own), **options})
     entry = named(str(name_or_folder))
     _refuse(entry.name, size=size, channels=channels)
     if entry.name != "background_mnist":
         _refuse(entry.name, photographs=photographs)
-    return load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs)
+    data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs)
+    call: dict[str, Any] = {"name_or_folder": entry.name, "seed": seed}
+    if photographs is not None:
+        call["photographs"] = str(Path(photographs).expanduser().resolve())
+    return dataclasses.replace(data, call=call)
 
 
 def load_named(

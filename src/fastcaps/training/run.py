@@ -127,11 +127,14 @@ class Run:
         """The data set it was trained with; refused when the images are others now."""
         from fastcaps.data import load
 
-        data = load(self.about["data"]["name"], data_dir=data_dir, **self.about["data"]["options"])
-        if data.fingerprint != self.about["data"]["fingerprint"]:
+        about = self.about["data"]
+        if about["call"] is None:
+            raise ValueError(f"{self.folder} was trained with images that were made by hand: give them from Python")
+        data = load(data_dir=data_dir, **about["call"])
+        if data.fingerprint != about["fingerprint"]:
             raise ValueError(
-                f"the images of {self.about['data']['name']} are not those that {self.folder} was trained with "
-                f"(fingerprint {data.fingerprint[:12]}…, the run has {self.about['data']['fingerprint'][:12]}…): "
+                f"the images of {about['name']} are not those that {self.folder} was trained with "
+                f"(fingerprint {data.fingerprint[:12]}…, the run has {about['fingerprint'][:12]}…): "
                 "bring the same images back"
             )
         return data

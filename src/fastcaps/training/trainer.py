@@ -81,7 +81,7 @@ class Trainer:
             data: its training images; its test images decide nothing.
             settings: constants of the run.
             out: the run folder.
-            about: further entries for ``run.json``, such as the command and the data set's options.
+            about: further entries for ``run.json``, such as the command.
             observe: told of every step.
             tensorboard: whether to write events to ``tensorboard/`` in the run folder.
         """
@@ -264,7 +264,7 @@ class Trainer:
         """Write ``run.json``."""
         data = {
             "name": self.data.name,
-            "options": {},
+            "call": self.data.call,
             "fingerprint": self.data.fingerprint,
             "provenance": self.data.provenance,
             "train": len(self.train),
@@ -276,7 +276,7 @@ class Trainer:
             {
                 "state": state,
                 **self._about,
-                "data": {**data, **self._about.get("data", {})},
+                "data": data,
                 "settings": self.settings.to_dict(),
                 "config": self.model.config.to_dict(),
                 "device": str(self.device),
