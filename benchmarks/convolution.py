@@ -1,6 +1,7 @@
-"""The convolution of PrimaryCaps: ordinary against Winograd's method with each tile, alone and with the stem before it."""
+"""The convolution of PrimaryCaps: ordinary against each tile of Winograd's method, alone and after the stem."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,19 +26,16 @@ def convolution(network: str, way: str, batch: int, training: bool) -> Run:
     conv = PrimaryCaps(config).conv
     weight, bias, stride = conv.weight, conv.bias, config.primary_stride
     maps = torch.randn(h, w, batch, config.stem_channels).relu().permute(2, 3, 0, 1)
+    pool = winograd.WorkspacePool()
     if way == "ordinary":
         maps = maps.contiguous()
-        forward = lambda: torch.conv2d(maps, weight, bias, stride)  # noqa: E731
+        forward = partial(torch.conv2d, maps, weight, bias, stride)
+    elif training:
+        forward = partial(winograd.winograd_conv2d, maps, weight, bias, stride, int(way[-1]), pool)
     else:
-        tile, pool = int(way.split()[1]), winograd.WorkspacePool()
-        if training:
-            forward = lambda: winograd.winograd_conv2d(maps, weight, bias, stride, tile, pool)  # noqa: E731
-        else:
-            kernel = winograd.transform_kernel(weight.detach(), stride, tile)
-            size = config.primary_kernel
-            forward = lambda: winograd.winograd_conv2d_transformed(  # noqa: E731
-                maps, kernel, bias, size, tile, pool
-            )
+        tile, size = int(way[-1]), config.primary_kernel
+        kernel = winograd.transform_kernel(weight.detach(), stride, tile)
+        forward = partial(winograd.winograd_conv2d_transformed, maps, kernel, bias, size, tile, pool)
     maps.requires_grad_(training)
     conv.requires_grad_(training)
 
@@ -62,7 +60,7 @@ def layers(network: str, convolution: str, batch: int, training: bool) -> Run:
         maps = torch.relu(stem.conv(images)) if convolution == "direct" else stem(images)
         capsules: Tensor = primary(maps)
         if training:
-            capsules.sum().backward()
+            capsules.sum().backward()  # type: ignore[no-untyped-call]
             stem.zero_grad()
             primary.zero_grad()
         return capsules.detach()

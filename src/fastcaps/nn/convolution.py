@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from fastcaps.nn import winograd
 
-# Every how-manieth weight is compared to see whether a kept kernel still belongs to them: a prime, so that the sample
-# meets every channel.
-_SAMPLE = 1009
+# Every how-manieth weight of many is compared to see whether a kept kernel still belongs to them: a prime, so that the
+# sample meets every channel. Few are all compared.
+_SAMPLE = 251
+_FEW = 2**17
 
 
 def is_plain(maps: Tensor) -> bool:
@@ -90,7 +91,7 @@ class FastConvolution:
     def _kernel(self, weight: Tensor, stride: int, tile: int) -> Tensor:
         key = (weight._version, weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), stride, tile)
         in_memory = weight.detach().as_strided((weight.numel(),), (1,))
-        sample = in_memory[::_SAMPLE]
+        sample = in_memory if len(in_memory) <= _FEW else in_memory[::_SAMPLE]
         kept = self._kept
         if kept is None or kept.key != key or not torch.equal(kept.sample, sample):
             kept = _Kept(key, sample.clone(), winograd.transform_kernel(weight.detach(), stride, tile))

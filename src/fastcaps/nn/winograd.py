@@ -25,9 +25,9 @@ m = 6, n = 10   2.3e-5 / 3.3e-4    2.7e-5 / 7.5e-4    9.8e-6 / 2.0e-4
 ==============  =================  =================  =================
 
 Memory order decides the speed. Maps are taken as ``(h w b c)``: then every evaluation is one matrix product with a
-small matrix on the left, and every point's operand is a contiguous ``(b c)`` matrix. Points are worked through one row
-of n at a time, so that what belongs to a row (evaluated maps, kernel, gradients) stays in the cache, in buffers that
-are used again for the next row; kernels, which are large, are read once whatever the batch.
+small matrix on the left, and every point's operand is a contiguous ``(b c)`` matrix. Points are worked through some
+rows of n at a time, so that what belongs to them (evaluated maps, kernel, gradients) stays in the cache, in buffers
+that are used again for the next rows; kernels, which are large, are read once whatever the batch.
 
 Letters: ``b`` images (or tiles of images), ``h w`` their height and width, ``c`` channels of the maps, ``o`` channels
 of the result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs, ``r`` entries a side of a
@@ -80,6 +80,9 @@ _MARGIN = 1.25
 # Input channels of the kernel that are transformed at a time.
 _CHANNELS = 32
 
+# Values of maps and kernel, at some rows of points, that are worked with at a time.
+_GROUP_BYTES = 64 * 2**20
+
 # Evaluated maps held at a time: a larger batch is worked through in pieces.
 _PIECE_BYTES = 64 * 2**20
 
@@ -115,7 +118,12 @@ class _Plan(NamedTuple):
     @property
     def transforms(self) -> "Transforms":
         """The matrices, in float64."""
-        return transforms(self.tile, self.points - self.tile + 1)
+        return transforms(self.tile, self.taps)
+
+    @property
+    def taps(self) -> int:
+        """Entries a side of a phase's kernel, r."""
+        return self.points - self.tile + 1
 
     @property
     def step(self) -> int:
@@ -221,13 +229,13 @@ def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
         tile: m.
 
     Returns:
-        ``(n s s n c o)`` in the weight's type: point of rows, phase of rows, phase of columns, point of columns.
+        ``(s s n n c o)`` in the weight's type: phase of rows and of columns, point of rows and of columns.
     """
     o, c, size, _ = _checked_weight(weight.shape, stride)
     taps = -(-size // stride)
     _check_points(tile, taps)
     points = tile + taps - 1
-    result = weight.new_empty(points, stride, stride, points, c, o)
+    result = weight.new_empty(stride, stride, points, points, c, o)
     plan = _Plan(size, stride, tile, points, 0, 0)
     with torch.no_grad():
         exact = weight.new_empty(0, dtype=torch.float64)
@@ -235,8 +243,7 @@ def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
         # A few channels at a time: in float64 all of them would take several times the memory of the result.
         for channels, part in zip(torch.split(weight, _CHANNELS, 1), torch.split(result, _CHANNELS, 4), strict=True):
             kernel = _Kernel(channels.transpose(0, 1).to(exact), plan, workspace)
-            for alpha, row in enumerate(part):
-                row.copy_(kernel.row(alpha))
+            part.copy_(kernel.rows(slice(0, points)))
     return result
 
 
@@ -252,7 +259,7 @@ def winograd_conv2d_transformed(
 
     Args:
         maps: ``(b c h w)`` in any memory order; ``(h w b c)`` saves a copy.
-        kernel: ``(n s s n c o)``, from `transform_kernel`.
+        kernel: ``(s s n n c o)``, from `transform_kernel`.
         bias: ``(o)``.
         size: k, side of the kernel before it was transformed.
         tile: m, as for `transform_kernel`.
@@ -261,11 +268,11 @@ def winograd_conv2d_transformed(
     Returns:
         ``(b o h' w')``, in memory ``(b h' w' o)``.
     """
-    stride = kernel.shape[1] if kernel.ndim == 6 else 1
+    stride = kernel.shape[0] if kernel.ndim == 6 else 1
     points = tile - 1 - (-size // stride)
-    if kernel.ndim != 6 or kernel.shape[:4] != (points, stride, stride, points):
+    if kernel.ndim != 6 or kernel.shape[:4] != (stride, stride, points, points):
         raise ValueError(
-            f"the transformed kernel has shape {tuple(kernel.shape)}, expected ({points}, {stride}, {stride}, "
+            f"the transformed kernel has shape {tuple(kernel.shape)}, expected ({stride}, {stride}, {points}, "
             f"{points}, c, o) for a kernel of {size}×{size} and tiles of {tile}×{tile}"
         )
     c, o = kernel.shape[4:]
@@ -482,35 +489,43 @@ def _split(result: Tensor, plan: _Plan) -> Tensor:
 
 
 class _Kernel:
-    """The values of a kernel ``(x y k k)``, one row of points after another."""
+    """The values of a kernel ``(x y k k)``, some rows of points after others."""
 
-    def __init__(self, weight: Tensor, plan: _Plan, workspace: "Workspace") -> None:
+    def __init__(self, weight: Tensor, plan: _Plan, workspace: Workspace) -> None:
         self._plan, self._workspace, self._channels = plan, workspace, weight.shape[:2]
-        n, s, k = plan.points, plan.stride, plan.size
+        n, s, k, r = plan.points, plan.stride, plan.size, plan.taps
         self._matrix = plan.transforms.kernel.to(weight)
-        self._rows = workspace("rows of kernel", n, s, k, self._channels.numel())
+        self._rows = workspace("rows of kernel", s, s, n, r, self._channels.numel())
         # One product evaluates the rows and brings the kernel's entries from the last place to the first.
         by_pair = weight.reshape(-1, k * k)  # (x·y, k·k)
-        torch.mm(_over_rows(plan).to(weight), by_pair.t(), out=self._rows.view(n * s * k, -1))
+        torch.mm(_over_rows(plan).to(weight), by_pair.t(), out=self._rows.view(s * s * n * r, -1))
 
-    def row(self, alpha: int) -> Tensor:
-        """One row of points ``(s s n x y)``, good until the next is asked for."""
-        n, s = self._plan.points, self._plan.stride
-        values = self._workspace("kernel", s, s, n, *self._channels)
+    def rows(self, rows: slice) -> Tensor:
+        """Rows of points ``(s s rows n x y)``, good until the next are asked for."""
+        n, s, r = self._plan.points, self._plan.stride, self._plan.taps
+        count = rows.stop - rows.start
+        values = self._workspace("kernel", s, s, count, n, *self._channels)
         for p, q in _phases(s):
-            entries = self._rows[alpha, p, q::s]  # (columns of the phase, x·y)
-            torch.mm(self._matrix[:, : len(entries)], entries, out=values[p, q].view(n, -1))
+            by_pair = values[p, q].view(count, n, -1)
+            torch.bmm(self._matrix.expand(count, n, r), self._rows[p, q, rows], out=by_pair)
         return values
 
 
 def _over_rows(plan: _Plan) -> Tensor:
-    """What evaluates the rows of a kernel, all phases and columns at once: ``(n·s·k k·k)``."""
-    n, s, k = plan.points, plan.stride, plan.size
+    """What evaluates a kernel's rows and sorts its columns by phase, zero where there is none: ``(s·s·n·r k·k)``."""
+    n, s, k, r = plan.points, plan.stride, plan.size, plan.taps
     at_kernel = plan.transforms.kernel  # (n, r)
-    matrix = torch.zeros(n, s, k, k, k, dtype=torch.float64)
+    matrix = torch.zeros(s, s, n, r, k, k, dtype=torch.float64)
     for y in range(k):
-        matrix[:, y % s, range(k), y, range(k)] = at_kernel[:, y // s, None]
-    return matrix.view(n * s * k, k * k)
+        for x in range(k):
+            matrix[y % s, x % s, :, x // s, y, x] = at_kernel[:, y // s]
+    return matrix.view(s * s * n * r, k * k)
+
+
+def _groups(plan: _Plan, row_bytes: int) -> list[slice]:
+    """Rows of points worked through at a time: as many as the cache holds, because each call has its cost, too."""
+    size = max(1, _GROUP_BYTES // row_bytes)
+    return [slice(start, min(start + size, plan.points)) for start in range(0, plan.points, size)]
 
 
 def _evaluate_rows(windows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
@@ -519,15 +534,16 @@ def _evaluate_rows(windows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) ->
 
 
 def _evaluate_columns(rows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
-    """One row of points ``(s n s b c)`` evaluated over its columns: ``(s n s b c)``, the second index now points."""
-    n, s = plan.points, plan.stride
-    torch.bmm(matrix.expand(s, n, n), rows.view(s, n, -1), out=out.view(s, n, -1))
+    """Rows of points ``(rows s n s b c)`` evaluated over their columns: ``(s rows n s b c)``, n now points."""
+    count, n = len(rows), plan.points
+    for p in range(plan.stride):
+        torch.bmm(matrix.expand(count, n, n), rows[:, p].flatten(2), out=out[p].view(count, n, -1))
 
 
 def _convolve(
     maps: Tensor, kernel: "Tensor | _Kernel", bias: Tensor | None, o: int, plan: _Plan, workspace: Workspace
 ) -> Tensor:
-    """The result ``(b h' w' o)`` for maps ``(b c h w)`` and a kernel with rows ``(s s n c o)`` or ``(s s n o c)``."""
+    """The result ``(b h' w' o)`` for maps ``(b c h w)`` and a kernel ``(s s n n c o)``."""
     n, s, m = plan.points, plan.stride, plan.tile
     c = maps.shape[1]
     at_maps, at_outputs = plan.transforms.maps.to(maps), plan.transforms.outputs.to(maps)
@@ -537,18 +553,23 @@ def _convolve(
         b = windows.shape[2]
         rows = workspace("rows of maps", n, s, n, s, b, c)
         _evaluate_rows(windows, at_maps, plan, out=rows)
-        values = workspace("values", s, n, s, b, c)
-        sums = workspace("sums", n, b, o)
         half = workspace("half", n, m, b, o)
-        for alpha in range(n):
-            _evaluate_columns(rows[alpha], at_maps, plan, out=values)
-            row_of_kernel = kernel[alpha] if isinstance(kernel, Tensor) else kernel.row(alpha).transpose(3, 4)
+        made = o if isinstance(kernel, _Kernel) else 0
+        for group in _groups(plan, s * s * n * c * (b + made) * maps.element_size()):
+            count = group.stop - group.start
+            values = workspace("values", s, count, n, s, b, c)
+            _evaluate_columns(rows[group], at_maps, plan, out=values)
+            # (s, s, rows, n, c, o)
+            of_kernel = kernel[:, :, group] if isinstance(kernel, Tensor) else kernel.rows(group).transpose(4, 5)
+            sums = workspace("sums", count * n, b, o)
             for p, q in _phases(s):
+                factors = values[p, :, :, q].flatten(0, 1), of_kernel[p, q].flatten(0, 1)
                 if p == q == 0:
-                    torch.bmm(values[p, :, q], row_of_kernel[p, q], out=sums)  # (n, b, o)
+                    torch.bmm(*factors, out=sums)  # (rows·n, b, o)
                 else:
-                    sums.baddbmm_(values[p, :, q], row_of_kernel[p, q])
-            torch.mm(at_outputs, sums.view(n, -1), out=half[alpha].view(m, -1))
+                    sums.baddbmm_(*factors)
+            by_row = sums.view(count, n, -1)
+            torch.bmm(at_outputs.expand(count, m, n), by_row, out=half[group].view(count, m, -1))
         outputs = workspace("outputs", m, m, b, o)
         torch.mm(at_outputs, half.view(n, -1), out=outputs.view(m, -1))
         _join(outputs, bias, plan, out=result[piece])
@@ -594,7 +615,7 @@ def _gradients(
     Every step of `_convolve` is linear and is taken back by its transpose, in the reverse order. A row of maps that has
     been used makes room for its gradient.
     """
-    n, s, m, k = plan.points, plan.stride, plan.tile, plan.size
+    n, s, m, r = plan.points, plan.stride, plan.tile, plan.taps
     o, c = weight.shape[:2]
     at_outputs, at_kernel, at_maps = (matrix.to(maps) for matrix in plan.transforms)
     kernel = _Kernel(weight, plan, workspace) if for_maps else None
@@ -607,7 +628,7 @@ def _gradients(
         shape = (*maps.shape[2:], *maps.shape[:2])  # (h, w, b, c)
         on_ordered = maps.new_empty(shape) if at_once else maps.new_zeros(shape)
     if for_weight:
-        on_rows_of_kernel = workspace("on rows of kernel", n, s, k, o * c)
+        on_rows_of_kernel = workspace("on rows of kernel", s, s, n, r, o * c)
         if not pieces:
             on_rows_of_kernel.zero_()
     for number, piece in enumerate(pieces):
@@ -617,26 +638,28 @@ def _gradients(
             _evaluate_rows(_windows(maps[piece], plan, workspace), at_maps, plan, out=rows)
         half = workspace("half", n, m, b, o)
         torch.mm(at_outputs.t(), _split(on_result[piece], plan).view(m, -1), out=half.view(n, -1))
-        on_sums = workspace("sums", n, b, o)
-        for alpha in range(n):
-            torch.mm(at_outputs.t(), half[alpha].view(m, -1), out=on_sums.view(n, -1))
+        for group in _groups(plan, s * s * n * c * (b + o) * maps.element_size()):
+            count = group.stop - group.start
+            on_sums = workspace("sums", count * n, b, o)
+            by_row = half[group].view(count, m, -1)
+            torch.bmm(at_outputs.t().expand(count, n, m), by_row, out=on_sums.view(count, n, -1))
             if on_rows_of_kernel is not None:
-                values = workspace("values", s, n, s, b, c)
-                _evaluate_columns(rows[alpha], at_maps, plan, out=values)
-                on_kernel = workspace("on kernel", n, o, c)
+                values = workspace("values", s, count, n, s, b, c)
+                _evaluate_columns(rows[group], at_maps, plan, out=values)
+                on_kernel = workspace("on kernel", count * n, o, c)
                 for p, q in _phases(s):
-                    torch.bmm(on_sums.transpose(1, 2), values[p, :, q], out=on_kernel)
-                    on_entries = on_rows_of_kernel[alpha, p, q::s]  # (columns of the phase, o·c)
+                    torch.bmm(on_sums.transpose(1, 2), values[p, :, :, q].flatten(0, 1), out=on_kernel)
                     # The first piece overwrites what the buffer held, the others add to it.
-                    back = at_kernel[:, : len(on_entries)].t()
-                    on_entries.addmm_(back, on_kernel.view(n, -1), beta=1 if number else 0)
+                    on_rows_of_kernel[p, q, group].baddbmm_(
+                        at_kernel.t().expand(count, r, n), on_kernel.view(count, n, -1), beta=1 if number else 0
+                    )
             if kernel is not None:
-                row_of_kernel = kernel.row(alpha)  # (s, s, n, o, c)
-                on_values = workspace("on values", n, b, c)
+                of_kernel = kernel.rows(group)  # (s, s, rows, n, o, c)
+                on_values = workspace("on values", count * n, b, c)
                 for p, q in _phases(s):
-                    torch.bmm(on_sums, row_of_kernel[p, q], out=on_values)
-                    on_row = rows[alpha, p, :, q].flatten(1)  # (n, b·c)
-                    torch.mm(at_maps.t(), on_values.view(n, -1), out=on_row)
+                    torch.bmm(on_sums, of_kernel[p, q].flatten(0, 1), out=on_values)
+                    for row, on_row in zip(rows[group], on_values.view(count, n, -1), strict=True):
+                        torch.mm(at_maps.t(), on_row, out=row[p, :, q].flatten(1))  # (n, b·c)
         if on_ordered is not None:
             on_windows = on_ordered if at_once else workspace("windows", plan.window, plan.window, b, c)
             torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
@@ -644,6 +667,6 @@ def _gradients(
                 _add_windows(on_windows, plan, out=on_ordered[:, :, piece])
     on_weight = None
     if on_rows_of_kernel is not None:
-        by_row = on_rows_of_kernel.view(n * s * k, o * c)
-        on_weight = torch.mm(by_row.t(), _over_rows(plan).to(weight)).view(o, c, k, k)
+        by_entry = on_rows_of_kernel.view(s * s * n * r, o * c)
+        on_weight = torch.mm(by_entry.t(), _over_rows(plan).to(weight)).view_as(weight)
     return None if on_ordered is None else on_ordered.permute(2, 3, 0, 1), on_weight
