@@ -6,27 +6,38 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
     """Write files so that each is found whole, as it was before or as it is now, whatever happens.
 
-    All are written beside their places and flushed to disk first; only when every one is there are they moved in
-    place, in the order given. A write that fails leaves nothing behind.
+    All are written beside their places and flushed to disk first; only when every one is there are they moved in place,
+    in the order given. A write or a move that fails leaves all of them as they were. (A process that is killed in
+    the instant between two moves leaves the first new and the second old, each whole.)
     """
     with ExitStack() as leftovers:
         moves = []
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+            temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
             leftovers.callback(_remove, temporary)
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             moves.append((temporary, path))
-        for temporary, path in moves:
-            temporary.replace(path)
+        with ExitStack() as undo:
+            for temporary, path in moves:
+                kept = temporary.with_suffix(".old.part")
+                leftovers.callback(_remove, kept)
+                if path.is_file():
+                    os.link(path, kept)
+                    undo.callback(os.replace, kept, path)
+                elif not path.exists():
+                    undo.callback(_remove, path)
+                temporary.replace(path)
+            undo.pop_all()
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -95,3 +95,7 @@ def test_demo(tmp_path):
     assert again.exit_code == 0, again.output
     assert "epoch" not in again.stderr  # the training was done already
     assert "of 360 answers change" in again.stdout
+    page = (tmp_path / "run/report/index.html").read_text()
+    for variant in found["variants"].values():
+        assert f"<td>{variant['accuracy']:.2%}</td><td>" in page
+    assert "http" not in page  # it opens from disk, without a network

@@ -87,12 +87,13 @@ def test_resume_and_other_coefficients(images, tmp_path):
     [
         (["train", "--data", "nothing", "--out", "x"], "nothing"),
         (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
-        (["train", "--data", "digits", "--out", "x", "--size", "40"], "size is '40', expected height and width such"),
-        (["train", "--data", "digits", "--out", "x", "--network", "stem=1"], "--network stem=1: expected name=value"),
-        (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "normalization is 'max', expected one"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "inf"], "validation is inf, expected a fraction"),
+        (
+            ["train", "--data", "digits", "--out", "x", "--network", "stem_channels=1000000000000"],
+            "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch",
+        ),
         (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "device 'gpu' can't be used here"),
         (["accumulate", "nowhere"], "nowhere is no run: it has no run.json"),
-        (["evaluate", "nowhere", "--part", "all"], "part is 'all', expected test or train"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
@@ -102,3 +103,33 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--data", "digits", "--out", "x", "--size", "40"], "--size 40: expected height and width such"),
+        (["train", "--data", "digits", "--out", "x", "--network", "stem=1"], "--network stem=1: expected name=value"),
+        (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "max"),
+        (["train", "--data", "digits", "--out", "x", "--convolution", "fast"], "fast"),
+        (["evaluate", "nowhere", "--part", "all"], "all"),
+        (["train", "--data", "digits"], "--out"),
+    ],
+)
+def test_wrong_use_is_2(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in invoke(*arguments, code=2).stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
+    run = tmp_path / "run"
+    invoke("train", "--data", images, "--out", run, *SMALL)
+    invoke("accumulate", run)
+    invoke("evaluate", run)
+    before = (run / "evaluation.json").read_bytes()
+    for options in (["--limit", 2], ["--part", "train"], ["--master", run / "master.safetensors"]):
+        assert "evaluation.json" not in invoke("evaluate", run, *options).stderr
+        assert (run / "evaluation.json").read_bytes() == before
+    invoke("evaluate", run, "--limit", 2, "--out", tmp_path / "trial")
+    assert json.loads((tmp_path / "trial" / "evaluation.json").read_text())["images"] == 2

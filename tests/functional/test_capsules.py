@@ -69,3 +69,11 @@ def test_zero_is_squashed_to_zero_forward_and_backward(dtype):
     assert s.grad is not None
     assert (s.grad == 0).all()
     assert (squash_gradient(s.detach(), torch.ones_like(s)) == 0).all()
+
+
+@pytest.mark.parametrize("normalization", ["max_min", "softmax"])
+def test_what_is_not_a_number_stays_so(normalization):
+    logits = torch.tensor([[torch.nan, 1.0, 2.0], [0.0, 1.0, 2.0]])
+    found = F.normalize(logits, normalization)
+    assert found[0].isnan().any()
+    assert found[1].isfinite().all()

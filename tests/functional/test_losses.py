@@ -44,8 +44,14 @@ def test_an_empty_batch_costs_nothing():
             r"lengths have shape \(3,\), expected \(batch, cl",
         ),
         (
-            lambda: F.margin_loss(torch.zeros(3, 2), torch.zeros(2)),
+            lambda: F.margin_loss(torch.zeros(3, 2), torch.zeros(2).long()),
             r"labels have shape \(2,\), expected one class number for each of the 3 images",
+        ),
+        (lambda: F.margin_loss(torch.zeros(2, 3), torch.tensor([0, 3])), "label 3 is outside the classes 0 … 2"),
+        (lambda: F.margin_loss(torch.zeros(2, 3), torch.tensor([0, -1])), "label -1 is outside the classes 0 … 2"),
+        (
+            lambda: F.margin_loss(torch.zeros(1, 3), torch.tensor([0.7])),
+            "labels are torch.float32, expected whole numb",
         ),
         (
             lambda: F.reconstruction_loss(torch.zeros(3, 2), torch.zeros(3, 4)),
@@ -56,3 +62,10 @@ def test_an_empty_batch_costs_nothing():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_labels_may_be_of_any_whole_type():
+    lengths = torch.rand(3, 2)
+    for dtype in (torch.int32, torch.uint8):
+        labels = torch.tensor([0, 1, 1], dtype=dtype)
+        torch.testing.assert_close(F.margin_loss(lengths, labels), F.margin_loss(lengths, labels.long()))

@@ -131,11 +131,38 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
         MasterCoefficients.load(tmp_path / "newer")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"summary": None}, "master is damaged: what it says of itself can't be read .KeyError..summary"),
+        ({"summary": "{"}, "master is damaged: what it says of itself can't be read .JSONDecodeError"),
+        ({"summary": '{"counts": 1, "new": 2}'}, "master is damaged: what it says of itself can't be read .TypeError"),
+        ({"values": torch.zeros(2, 2)}, r"its parts don't fit together \(values \(2, 2\), containers \(3, 4, 3\)"),
+        ({"values": torch.full((4, 3), torch.inf)}, "master is damaged: it holds numbers that are not finite"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, change, message):
+    import safetensors.torch
+
+    master = MasterAccumulator(4, 3).update(torch.rand(3, 4, 3), torch.arange(3)).compute()
+    master.save(tmp_path / "master")
+    with safetensors.safe_open(tmp_path / "master", framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in ("values", "containers", "counts")}
+    tensors = {name: change.get(name, tensor) for name, tensor in tensors.items()}
+    metadata = {name: text for name, text in (metadata | change).items() if isinstance(text, str)}
+    safetensors.torch.save_file(tensors, tmp_path / "master", metadata=metadata)
+    with pytest.raises(ValueError, match=message):
+        MasterCoefficients.load(tmp_path / "master")
+
+
 def test_errors(model):
     sums = MasterAccumulator(4, 3)
     with pytest.raises(ValueError, match=r"coefficients have shape \(2, 3, 4\), expected \(batch, 4, 3\)"):
         sums.update(torch.zeros(2, 3, 4), torch.zeros(2).long())
-    with pytest.raises(ValueError, match=r"labels have shape \(3,\), expected one for each of the 2 images"):
+    with pytest.raises(
+        ValueError, match=r"labels have shape \(3,\), expected one class number for each of the 2 images"
+    ):
         sums.update(torch.zeros(2, 4, 3), torch.zeros(3).long())
     with pytest.raises(ValueError, match="label 3 is outside the classes 0 … 2"):
         sums.update(torch.zeros(2, 4, 3), torch.tensor([0, 3]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import reference
 
-from fastcaps import CapsNet, CapsNetConfig
+from fastcaps import CapsNet, CapsNetConfig, accumulate
 from fastcaps import functional as F
 from fastcaps.nn import base
 from fastcaps.nn.layers import ClassCaps, PrimaryCaps, standardized
@@ -121,13 +121,32 @@ def test_without_gradients_the_batch_goes_in_pieces(model, monkeypatch):
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 def test_black_images_give_no_nan_forward_or_backward(config, normalization):
     model = CapsNet(CapsNetConfig.from_dict({**config.to_dict(), "normalization": normalization, "standardize": True}))
-    images = torch.zeros(3, 2, 14, 12)
+    images = torch.zeros(3, 2, 14, 12, requires_grad=True)
     out = model(images)
     labels = torch.tensor([0, 1, 2])
     loss = F.margin_loss(out.lengths, labels) + F.reconstruction_loss(model.reconstruct(out.capsules, labels), images)
     loss.backward()
     assert torch.isfinite(out.lengths).all()
-    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    gradients = [tensor.grad for tensor in (images, *model.parameters()) if tensor.grad is not None]
+    assert len(gradients) == 1 + len(list(model.parameters()))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_broken_weights_show(config):
+    model = CapsNet(config)
+    torch.nn.init.constant_(next(model.stem.parameters())[0], torch.nan)
+    images, labels = torch.rand(6, 2, 14, 12), torch.arange(6) % 3
+    assert model(images).lengths.isnan().all()
+    with pytest.raises(ValueError, match="coefficients of image 0 of this batch are not finite: check the network's"):
+        accumulate(model, [(images, labels)])
+
+
+def test_autocast_routes_in_full_precision(config):
+    model = CapsNet(config)
+    images = torch.rand(2, 2, 14, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        lengths = model(images).lengths
+    torch.testing.assert_close(lengths.float(), model(images).lengths, atol=0.02, rtol=0.1)
 
 
 def test_empty_batch_and_bytes(model):

@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, fold
+from fastcaps._files import write_atomically
 from fastcaps.nn.pretrained import weights_hash
 
 
@@ -114,7 +115,7 @@ def test_weights_must_fit_exactly(folder, model):
     ("content", "message"),
     [
         ("{", r"config.json is not JSON: "),
-        ("[1]", r"config.json is not of a fastcaps model: it lacks format, model, config or weights_sha256"),
+        ("[1]", r"config.json is not of a fastcaps model: it lacks one of format, model, config, weights_sha256, prov"),
         ('{"model_type": "bert"}', r"config.json is not of a fastcaps model"),
     ],
 )
@@ -133,6 +134,36 @@ def test_a_configuration_that_does_not_fit_is_refused(folder):
     rewrite(folder, format=99)
     with pytest.raises(ValueError, match=r"config.json has format 99, this version of fastcaps reads 1"):
         CapsNet.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"), [("weights_sha256", 5, "str"), ("config", None, "dict"), ("provenance", 3, "dict")]
+)
+def test_entries_of_another_kind_are_refused(folder, field, value, words):
+    rewrite(folder, **{field: value})
+    with pytest.raises(ValueError, match=f"config.json is damaged: {field} is {value}, expected a {words}"):
+        CapsNet.from_pretrained(folder)
+
+
+def test_a_move_that_fails_leaves_what_was_there(folder, config):
+    before = (folder / "model.safetensors").read_bytes()
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+    with pytest.raises(OSError, match="config.json"):
+        CapsNet(config).save_pretrained(folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_many_may_write_the_same_file(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    path = tmp_path / "file"
+    contents = [bytes([k]) * 1000 for k in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda content: write_atomically({path: content}), contents * 10))
+    assert path.read_bytes() in contents
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_saving_over_a_model_replaces_it(folder, config):

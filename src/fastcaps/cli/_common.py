@@ -42,13 +42,23 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
-        except (ValueError, OSError, ImportError) as error:
-            if os.environ.get("FASTCAPS_TRACEBACK") == "1":
+        except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+            words = _explained(error)
+            if words is None or os.environ.get("FASTCAPS_TRACEBACK") == "1":
                 raise
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {words}", err=True)
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+def _explained(error: Exception) -> str | None:
+    """What an error says in the user's terms; None for one that is nobody's input."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
+        return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
+    if isinstance(error, RuntimeError):
+        return None
+    return str(error)
 
 
 def print_json(value: Any) -> None:

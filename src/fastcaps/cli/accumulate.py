@@ -47,7 +47,7 @@ def accumulate(
     else:
         counts = int(master.counts.sum())
         typer.echo(f"{path}: coefficients of iteration {master.iteration} of {counts} images, {master.normalization}")
-        typer.echo(f"next: fastcaps evaluate {run}", err=True)
+        typer.echo(f"next: fastcaps evaluate {run}{f' --master {out}' if out else ''}", err=True)
 
 
 def accumulated(

@@ -19,7 +19,7 @@ def demo(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Train, accumulate, fold and compare on 1,797 real digits; takes a few minutes.
+    """Train, accumulate, fold, compare and report on 1,797 real digits; takes a few minutes.
 
     The digits come with scikit-learn, so nothing is downloaded.
 
@@ -28,6 +28,8 @@ def demo(
     require("fastcaps demo", "torch", "sklearn", "matplotlib")
     import torch
 
+    from fastcaps._files import write_atomically
+    from fastcaps.analysis.report import report_page, verdict
     from fastcaps.data import load
     from fastcaps.nn import CapsNet
     from fastcaps.training import Trainer, TrainSettings
@@ -41,15 +43,11 @@ def demo(
         trainer.fit(resume=trainer.run.checkpoint_file.exists())
     accumulated(trainer.run, device)
     found = evaluated(trainer.run, device, out)
+    page = report_page(found, (out / "confusion.png").read_bytes())
+    write_atomically({out / "report" / "index.html": page.encode()})
     if as_json:
         print_json(found)
         return
     print_evaluation(found)
-    dynamic, fast = found["variants"]["dynamic"], found["variants"]["fast"]
-    against = fast["against_dynamic"]
-    typer.echo(
-        f"Without its routing loop the network is {fast['images_per_second'] / dynamic['images_per_second']:.1f} times "
-        f"as fast; {against['changed']} of {found['images']} answers change, {against['gained']} for the better, "
-        f"{against['lost']} for the worse."
-    )
-    typer.echo(f"The run is in {out}: evaluation.json has all numbers, confusion.png the confusion matrices.")
+    typer.echo(verdict(found))
+    typer.echo(f"The report is {out / 'report' / 'index.html'}; the run, with all numbers, is in {out}.")

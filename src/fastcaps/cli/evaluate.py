@@ -1,7 +1,7 @@
 """``fastcaps evaluate``: dynamic beside fast, with the baselines that keep us honest."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 def evaluate(
     run: RunArgument,
     master: Annotated[Path | None, typer.Option(help="Other coefficients than RUN/master.safetensors.")] = None,
-    part: Annotated[str, typer.Option(help="Which images: test or train.")] = "test",
+    part: Annotated[Literal["test", "train"], typer.Option(help="Which images.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for evaluation.json and confusion.png; RUN by default.")
+        Path | None, typer.Option(help="Folder for evaluation.json and confusion.png; RUN for the whole test set.")
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -52,10 +52,10 @@ def evaluate(
     require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
     from fastcaps.training import Run
 
-    if part not in ("test", "train"):
-        raise ValueError(f"part is {part!r}, expected test or train")
     opened = Run.open(run)
-    folder = out or (None if is_shipped(opened.folder) else opened.folder)
+    # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
+    whole = part == "test" and limit is None and master is None and not is_shipped(opened.folder)
+    folder = out or (opened.folder if whole else None)
     found = evaluated(opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir)
     if as_json:
         print_json(found)

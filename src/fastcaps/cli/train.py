@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+import math
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,7 +20,7 @@ def train(
     data: Annotated[str, typer.Option(help="Name of a data set (fastcaps data list), or a folder of images.")],
     out: Annotated[Path, typer.Option(help="The run folder.")],
     data_dir: DataDir = None,
-    normalization: Annotated[str, typer.Option(help="Of the coefficients: max_min or softmax.")] = "max_min",
+    normalization: Annotated[Literal["max_min", "softmax"], typer.Option(help="Of the coefficients.")] = "max_min",
     iterations: Annotated[int, typer.Option(help="Of dynamic routing.")] = 3,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images; by data set.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.")] = None,
@@ -42,7 +43,9 @@ def train(
         list[str] | None,
         typer.Option("--network", help="A change of the network, such as stem_channels=64; may be repeated."),
     ] = None,
-    convolution: Annotated[str, typer.Option(help="Of PrimaryCaps: auto, direct or winograd.")] = "auto",
+    convolution: Annotated[
+        Literal["auto", "direct", "winograd"], typer.Option(help="Of PrimaryCaps; auto takes the faster.")
+    ] = "auto",
     device: Device = "auto",
     threads: Threads = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run folder's run stopped.")] = False,
@@ -64,7 +67,7 @@ def train(
 
     target = set_up(device, threads)
     images = load(data, data_dir=data_dir, **chosen(size=_size(size), test_fraction=test_fraction))
-    if validation is not None and validation >= 1:
+    if validation is not None and 1 <= validation < math.inf:
         validation = int(validation)
     settings = TrainSettings.for_data(
         images.name,
@@ -87,7 +90,7 @@ def train(
     torch.manual_seed(settings.seed)
     changes = {"normalization": normalization, "iterations": iterations, **_changes(network or [])}
     model = CapsNet(images.config(**changes)).to(target)
-    model.primary.convolution = convolution  # type: ignore[assignment]
+    model.primary.convolution = convolution
     about = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
     with training_progress(out.name) as observe:
         trainer = Trainer(model, images, settings, out, about=about, observe=observe, tensorboard=tensorboard)
@@ -113,7 +116,7 @@ def _changes(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name not in known:
-            raise ValueError(f"--network {text}: expected name=value with one of {', '.join(sorted(known))}")
+            raise typer.BadParameter(f"--network {text}: expected name=value with one of {', '.join(sorted(known))}")
         try:
             changes[name] = json.loads(value)
         except json.JSONDecodeError:
@@ -126,5 +129,5 @@ def _size(text: str | None) -> tuple[int, int] | None:
         return None
     sides = text.lower().replace("×", "x").split("x")
     if len(sides) != 2 or not all(side.isdigit() for side in sides):
-        raise ValueError(f"size is {text!r}, expected height and width such as 40x32")
+        raise typer.BadParameter(f"--size {text}: expected height and width such as 40x32")
     return int(sides[0]), int(sides[1])

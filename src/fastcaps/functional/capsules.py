@@ -3,24 +3,14 @@
 Each function also has its gradient written out, as a private twin, for the closed-form gradient of routing.
 """
 
-import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fastcaps._checks import check_normalization
+
 Normalization = Literal["max_min", "softmax"]
-
-
-def check_normalization(normalization: str, lower: float, upper: float) -> None:
-    """Refuse a normalisation that does not exist and bounds that enclose nothing."""
-    known = get_args(Normalization)
-    if normalization not in known:
-        raise ValueError(f"normalization is {normalization!r}, expected one of {', '.join(known)}")
-    if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
-        raise ValueError(
-            f"the bounds of Max-Min are lower={lower}, upper={upper}: expected finite numbers, lower < upper"
-        )
 
 
 def squash(s: Tensor) -> Tensor:
@@ -92,7 +82,7 @@ def normalize(
         return torch.softmax(logits, dim)
     least, greatest = logits.amin(dim, keepdim=True), logits.amax(dim, keepdim=True)
     spread = greatest - least
-    varies = spread > 0
+    varies = spread != 0  # also where it is not a number: what is broken shall show
     position = (logits - least) / torch.where(varies, spread, 1)  # 0 … 1
     position = torch.where(varies, position, 1)
     # Exact at both ends, which p + x·(q − p) is not.
@@ -113,7 +103,7 @@ def normalize_gradient(
         return coefficients * (gradient - (coefficients * gradient).sum(dim, keepdim=True))
     least, greatest = logits.amin(dim, keepdim=True), logits.amax(dim, keepdim=True)
     spread = greatest - least
-    varies = spread > 0
+    varies = spread != 0
     spread = torch.where(varies, spread, 1)
     position = (logits - least) / spread
     is_least, is_greatest = logits == least, logits == greatest

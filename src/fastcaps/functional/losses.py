@@ -6,6 +6,8 @@ Both are summed over what belongs to one image and averaged over the batch.
 import torch
 from torch import Tensor
 
+from fastcaps.functional.labels import checked_labels
+
 
 def margin_loss(
     lengths: Tensor,
@@ -30,10 +32,7 @@ def margin_loss(
     """
     if lengths.ndim != 2:
         raise ValueError(f"lengths have shape {tuple(lengths.shape)}, expected (batch, classes)")
-    if labels.shape != lengths.shape[:1]:
-        raise ValueError(
-            f"labels have shape {tuple(labels.shape)}, expected one class number for each of the {len(lengths)} images"
-        )
+    labels = checked_labels(labels, *lengths.shape)
     present = torch.nn.functional.one_hot(labels, lengths.shape[1])  # (b, j)
     too_short = (positive_margin - lengths).clamp_min(0).square()
     too_long = (lengths - negative_margin).clamp_min(0).square()

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fastcaps._checks import check_normalization
 from fastcaps.functional.capsules import (
     Normalization,
-    check_normalization,
     normalize,
     normalize_gradient,
     squash,
@@ -202,10 +202,14 @@ def fold_weights(weight: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def _check_capsules(lower_capsules: Tensor, weight: Tensor) -> None:
+    shapes = f"lower capsules have shape {tuple(lower_capsules.shape)}, weights {tuple(weight.shape)}"
     if weight.ndim != 4 or lower_capsules.ndim != 3 or lower_capsules.shape[1:] != weight.shape[:2]:
+        raise ValueError(f"{shapes}: expected (b, i, d) and (i, d, j, e) with equal i and d")
+    if 0 in weight.shape:
+        raise ValueError(f"{shapes}: expected i, d, j, e at least 1")
+    if lower_capsules.dtype != weight.dtype or not weight.is_floating_point():
         raise ValueError(
-            f"lower capsules have shape {tuple(lower_capsules.shape)}, weights {tuple(weight.shape)}: expected "
-            "(b, i, d) and (i, d, j, e) with equal i and d"
+            f"lower capsules are {lower_capsules.dtype}, weights {weight.dtype}: expected one floating-point type"
         )
 
 

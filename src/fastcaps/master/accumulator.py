@@ -10,8 +10,9 @@ from typing import Any, Self, cast, final
 import torch
 from torch import Tensor
 
+from fastcaps._checks import check_normalization
 from fastcaps.functional import Normalization, normalize
-from fastcaps.functional.capsules import check_normalization
+from fastcaps.functional.labels import checked_labels
 from fastcaps.master.coefficients import MasterCoefficients
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.pretrained import weights_hash
@@ -48,8 +49,7 @@ class MasterAccumulator:
             raise ValueError(
                 f"coefficients have shape {tuple(coefficients.shape)}, expected (batch, {lower_capsules}, {classes})"
             )
-        labels = labels.to("cpu", torch.int64)
-        _check_labels(labels, len(coefficients), classes)
+        labels = checked_labels(labels.cpu(), len(coefficients), classes)
         values = coefficients.detach().to("cpu", torch.float64)
         if not values.isfinite().all():
             number = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
@@ -140,11 +140,3 @@ def accumulate(
         sums.update(output.coefficients, labels)
         observe(len(labels))
     return sums.compute(iteration=iteration, model_hash=weights_hash(model), provenance=provenance or {})
-
-
-def _check_labels(labels: Tensor, images: int, classes: int) -> None:
-    if labels.shape != (images,):
-        raise ValueError(f"labels have shape {tuple(labels.shape)}, expected one for each of the {images} images")
-    outside = labels[(labels < 0) | (labels >= classes)]
-    if len(outside):
-        raise ValueError(f"label {int(outside[0])} is outside the classes 0 … {classes - 1}")

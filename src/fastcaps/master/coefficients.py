@@ -7,7 +7,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -77,6 +77,20 @@ class MasterCoefficients:
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
-        summary = json.loads(metadata["summary"])
-        summary.pop("counts")
-        return cls(**tensors, **cast(dict[str, Any], summary))
+        try:
+            summary = json.loads(metadata["summary"])
+            del summary["counts"]
+            master = cls(**tensors, **summary)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} is damaged: what it says of itself can't be read ({error!r})") from None
+        master._check(path)
+        return master
+
+    def _check(self, path: Path) -> None:
+        """Refuse a file whose parts don't belong together."""
+        i, j = self.values.shape if self.values.ndim == 2 else (0, 0)
+        if self.containers.shape != (j, i, j) or self.counts.shape != (j,):
+            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+            raise ValueError(f"{path} is damaged: its parts don't fit together ({shapes})")
+        if not (self.values.isfinite().all() and self.containers.isfinite().all()):
+            raise ValueError(f"{path} is damaged: it holds numbers that are not finite")

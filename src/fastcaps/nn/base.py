@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.layers import Decoder, PrimaryCaps, Stem
@@ -65,11 +66,8 @@ class CapsuleNetwork(nn.Module, ABC):
             raise ValueError(f"capsules have shape {tuple(capsules.shape)}, expected (batch, {j}, {e})")
         if labels is None:
             labels = torch.linalg.vector_norm(capsules, dim=-1).argmax(1)  # (b)
-        elif labels.shape != capsules.shape[:1]:
-            raise ValueError(
-                f"labels have shape {tuple(labels.shape)}, expected one class number "
-                f"for each of the {len(capsules)} images"
-            )
+        else:
+            labels = checked_labels(labels, len(capsules), j)
         return self.decoder(capsules, labels)  # type: ignore[no-any-return]
 
     def save_pretrained(self, folder: str | Path) -> None:

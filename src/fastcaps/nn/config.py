@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
+from fastcaps._checks import check_normalization
+
 _CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -84,13 +86,7 @@ class CapsNetConfig:
                     raise ValueError(f"{name} is {value}, expected at least 1")
         if self.classes < 2:
             raise ValueError(f"classes is {self.classes}, expected at least 2")
-        if self.normalization not in ("max_min", "softmax"):
-            raise ValueError(f"normalization is {self.normalization!r}, expected one of max_min, softmax")
-        if not (float("-inf") < self.lower < self.upper < float("inf")):
-            raise ValueError(
-                f"the bounds of Max-Min are lower={self.lower}, upper={self.upper}: "
-                "expected finite numbers, lower < upper"
-            )
+        check_normalization(self.normalization, self.lower, self.upper)
         if len(self.class_names) != self.classes:
             raise ValueError(f"{len(self.class_names)} class names were given for {self.classes} classes")
         if len(set(self.class_names)) != self.classes:

@@ -110,7 +110,7 @@ class ClassCaps(nn.Module):
     def forward(self, lower_capsules: Tensor, iterations: int | None = None) -> Routing:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` and coefficients ``(b i j)``."""
         return route_capsules(
-            lower_capsules,
+            lower_capsules.to(self.weight.dtype),  # autocast may have made them half as precise
             self.weight,
             self.iterations if iterations is None else iterations,
             self.normalization,
@@ -161,5 +161,6 @@ def standardized(images: Tensor) -> Tensor:
     """
     pixels = images.flatten(1)  # (b, c·h·w)
     centred = pixels - pixels.mean(1, keepdim=True)
-    deviation = centred.square().mean(1, keepdim=True).sqrt()  # (b, 1)
-    return (centred / deviation.clamp_min(pixels.shape[1] ** -0.5)).view_as(images)
+    variance = centred.square().mean(1, keepdim=True)  # (b, 1)
+    # Bounded before the root, whose slope at zero is infinite.
+    return (centred / variance.clamp_min(1 / pixels.shape[1]).sqrt()).view_as(images)

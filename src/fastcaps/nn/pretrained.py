@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
+_FIELDS = {"format": int, "model": str, "config": dict, "weights_sha256": str, "provenance": dict}
+
 Network = TypeVar("Network", bound="CapsuleNetwork")
 
 
@@ -64,7 +66,7 @@ def load(cls: type[Network], folder: Path) -> Network:
     kept = (torch.float32, torch.float64)
     state = {name: tensor if tensor.dtype in kept else tensor.float() for name, tensor in state.items()}
     model.load_state_dict(state, assign=True)
-    model.provenance = description.get("provenance", {})
+    model.provenance = description["provenance"]
     return model.eval()
 
 
@@ -94,8 +96,11 @@ def _description(kind: str, folder: Path) -> dict[str, Any]:
         description = json.loads(content)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(description, dict) or not {"format", "model", "config", "weights_sha256"} <= set(description):
-        raise ValueError(f"{path} is not of a fastcaps model: it lacks format, model, config or weights_sha256")
+    if not isinstance(description, dict) or not _FIELDS.keys() <= description.keys():
+        raise ValueError(f"{path} is not of a fastcaps model: it lacks one of {', '.join(_FIELDS)}")
+    for name, expected in _FIELDS.items():
+        if not isinstance(description[name], expected):
+            raise ValueError(f"{path} is damaged: {name} is {description[name]!r}, expected a {expected.__name__}")
     if description["format"] != _FORMAT:
         raise ValueError(
             f"{path} has format {description['format']}, this version of fastcaps reads {_FORMAT}: "

@@ -92,6 +92,8 @@ class Run:
             raise ValueError(f"{self.about_file} is not JSON: {error}") from None
         if not isinstance(about, dict) or not {"data", "settings", "config"} <= set(about):
             raise ValueError(f"{self.about_file} is not of a fastcaps run: it lacks data, settings or config")
+        if not isinstance(about["data"], dict) or not {"name", "call", "fingerprint"} <= set(about["data"]):
+            raise ValueError(f"{self.about_file} is damaged: its data lacks name, call or fingerprint")
         return about
 
     def write_about(self, about: dict[str, Any]) -> None:
