@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measure import peak_memory, table
-from benchmarks.plain import plain_routing, plain_votes
+from benchmarks.plain import plain_routing
 from fastcaps import CapsNet, CapsNetConfig, fold
+from fastcaps.functional import prediction_vectors
 
 
 def network(kind: str, batch: int) -> Callable[[], object]:
@@ -17,7 +18,7 @@ def network(kind: str, batch: int) -> Callable[[], object]:
     images = torch.rand(batch, 1, 28, 28)
     runs: dict[str, Callable[[], object]] = {
         "plain, all votes at once": lambda: plain_routing(
-            plain_votes(model.primary(model.stem(images)), model.routing.weight)
+            prediction_vectors(model.primary(model.stem(images)), model.routing.weight)
         ),
         "CapsNet": lambda: model(images),
         "FastCapsNet": lambda: fast(images),

@@ -17,8 +17,3 @@ def plain_routing(votes: Tensor, iterations: int = 3) -> Tensor:
             logits = logits + torch.einsum("bije,bje->bij", votes, capsules)
             coefficients = max_min(logits)
     return capsules
-
-
-def plain_votes(lower: Tensor, weight: Tensor) -> Tensor:
-    """Lower capsules ``(b i d)`` and weights ``(i d j e)`` to votes ``(b i j e)``."""
-    return torch.einsum("bid,idje->bije", lower, weight)

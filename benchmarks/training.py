@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import peak_memory, table, times
-from benchmarks.plain import plain_routing, plain_votes
+from benchmarks.plain import plain_routing
 from fastcaps import CapsNet, CapsNetConfig
-from fastcaps.functional import margin_loss, reconstruction_loss, squash
+from fastcaps.functional import margin_loss, prediction_vectors, reconstruction_loss, squash
 
 B = 128
 SHAPES = {"MNIST": CapsNetConfig.mnist, "CIFAR-10": CapsNetConfig.cifar10}
@@ -27,7 +27,7 @@ class PlainCapsNet(nn.Module):
         maps = self.primary(torch.relu(self.stem(images)))
         d = self.model.config.lower_dimension
         lower = squash(maps.permute(0, 2, 3, 1).unflatten(3, (-1, d)).flatten(1, 3))  # (b, i, d)
-        return plain_routing(plain_votes(lower, self.model.routing.weight))
+        return plain_routing(prediction_vectors(lower, self.model.routing.weight))
 
 
 def step(shape: str, kind: str) -> Callable[[], object]:
