@@ -28,7 +28,7 @@ def load(
     data_dir: str | Path | None = None,
     seed: int = 0,
     photographs: str | Path | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = None,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
 ) -> DataSet:
@@ -42,7 +42,7 @@ def load(
         data_dir: a folder that has the files, as ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
         seed: of what is generated here, or of the choice of test images in a folder that doesn't make it.
         photographs: a folder of photographs for the backgrounds of ``background_mnist``.
-        test_fraction: of a folder's images, where it has no ``train`` and ``test``.
+        test_fraction: of a folder's images, where it has no ``train`` and ``test``; 0.2 when None.
         size: height and width, or both, to which a folder's images are brought.
         channels: 1 or 3, for a folder's images.
     """
@@ -55,7 +55,7 @@ def load(
         data = folder.load(own, **options)
         return dataclasses.replace(data, call={"name_or_folder": str(own), **options})
     entry = named(str(name_or_folder))
-    _refuse(entry.name, size=size, channels=channels)
+    _refuse(entry.name, test_fraction=test_fraction, size=size, channels=channels)
     if entry.name != "background_mnist":
         _refuse(entry.name, photographs=photographs)
     data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs)
