@@ -88,6 +88,18 @@ def test_inside_the_zip(tmp_path):
         load("rotated_mnist", data_dir=tmp_path / "packed")
 
 
+def test_a_zip_with_a_password(tmp_path):
+    path = tmp_path / "rotated_mnist" / "mnist_rotation_new.zip"
+    path.parent.mkdir()
+    path.write_bytes(tiny.with_password(tiny.zip_bytes(dict.fromkeys(NAMES["rotated_mnist"], b"0 1"))))
+    message = (
+        r"mnist_rotation_new\.zip can't be unpacked \(File 'mnist_all.*_train_valid\.amat' is encrypted, .*\): "
+        r"expected a zip file that opens without a password; unpack it by hand"
+    )
+    with pytest.raises(ValueError, match=message):
+        load("rotated_mnist", data_dir=tmp_path)
+
+
 def _broken(row, column, text, blank=0):
     rows = [line.split() for line in tiny.amat_bytes(*digits(20)).decode().splitlines()]
     rows[row][column] = text
