@@ -82,7 +82,7 @@ def test_get_brings_files_to_the_named_folder(folder, tmp_path, monkeypatch):
     from fastcaps.data import files
 
     asked = []
-    monkeypatch.setattr(files, "_download", lambda item, wanted, into, places: asked.append((item.name, into)))
+    monkeypatch.setattr(files, "_download", lambda item, wanted, into, places, check: asked.append((item.name, into)))
     monkeypatch.setattr(files, "read", lambda found: [])
     assert run("get", "cifar10").exit_code == 0
     assert run("get", "cifar10", "--data-dir", tmp_path / "new").exit_code == 0
@@ -93,7 +93,12 @@ def test_get_original_variants(tmp_path, monkeypatch):
     from fastcaps.data import amat, files
 
     asked = []
-    monkeypatch.setattr(files, "_download", lambda item, wanted, into, places: asked.append(item.name))
+
+    def download(item, wanted, into, places, check):
+        asked.append(item.name)
+        check([])
+
+    monkeypatch.setattr(files, "_download", download)
     monkeypatch.setattr(amat, "load", lambda entry, found: asked.append("verified"))
     assert run("get", "rotated_mnist", "--original").exit_code == 0
     assert asked == ["mnist_rotation_new.zip", "verified"]

@@ -88,10 +88,22 @@ def test_inside_the_zip(tmp_path):
         load("rotated_mnist", data_dir=tmp_path / "packed")
 
 
-def _broken(row, column, text):
+def test_a_zip_with_a_password(tmp_path):
+    path = tmp_path / "rotated_mnist" / "mnist_rotation_new.zip"
+    path.parent.mkdir()
+    path.write_bytes(tiny.with_password(tiny.zip_bytes(dict.fromkeys(NAMES["rotated_mnist"], b"0 1"))))
+    message = (
+        r"mnist_rotation_new\.zip can't be unpacked \(File 'mnist_all.*_train_valid\.amat' is encrypted, .*\): "
+        r"expected a zip file that opens without a password; unpack it by hand"
+    )
+    with pytest.raises(ValueError, match=message):
+        load("rotated_mnist", data_dir=tmp_path)
+
+
+def _broken(row, column, text, blank=0):
     rows = [line.split() for line in tiny.amat_bytes(*digits(20)).decode().splitlines()]
     rows[row][column] = text
-    return "\n".join(" ".join(fields) for fields in rows).encode()
+    return ("\n" * blank + "\n".join(" ".join(fields) for fields in rows)).encode()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +126,15 @@ def _broken(row, column, text):
             lambda: _broken(3, -1, "2.5"),
             r"train_valid\.amat has label 2\.5 in line 4, expected a whole number",
         ),
+        # Blank lines are left out, but counted.
+        (lambda: _broken(3, 5, "x7", blank=2), r"train_valid\.amat has 'x7' in line 6, expected a number"),
+        (
+            lambda: _broken(3, 5, "7 7", blank=2),
+            r"train_valid\.amat has 786 numbers in line 6, expected 785: it is truncated",
+        ),
+        (lambda: _broken(3, 5, "1_0", blank=2), r"train_valid\.amat can't be read as numbers in lines 3 to 22"),
+        (lambda: _broken(3, 5, "1.5", blank=2), r"train_valid\.amat has a pixel outside 0 to 1 in line 6"),
+        (lambda: _broken(3, -1, "2.5", blank=2), r"train_valid\.amat has label 2\.5 in line 6, expected a whole"),
         (lambda: _broken(3, -1, "10"), r"train_valid\.amat has label 10 at image 3, expected 0 to 9"),
     ],
 )

@@ -100,6 +100,16 @@ def test_goes_through_json():
     assert dataclasses.replace(again, flip=False) != settings
 
 
+@pytest.mark.parametrize("fill", ["zero", "edge"])
+def test_images_may_be_on_another_device(fill):
+    # The meta device has no pixels, but mixes with the processor's tensors as little as any other.
+    settings = Augmentation(shift=2, fill=fill, crop=(24, 20), flip=True, brightness=0.1, contrast=0.1)
+    images = random_images(3, 1, 28, 28).to("meta")
+    for view in (settings.augment(images), settings.apply(images, torch.rand(3, 5, dtype=torch.float64))):
+        assert view.device == images.device
+        assert (view.shape, view.dtype) == ((3, 1, 24, 20), torch.float32)
+
+
 def test_an_empty_batch_stays_empty():
     settings = Augmentation(shift=2, flip=True, contrast=0.1, fill="edge")
     empty = torch.zeros(0, 1, 28, 28, dtype=torch.uint8)

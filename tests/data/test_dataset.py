@@ -117,6 +117,8 @@ def test_a_name_goes_before_a_folder(tmp_path, monkeypatch):
     [
         ("digits", {"size": 20}, r"size was given as 20, which has no meaning for digits: leave it out"),
         ("digits", {"channels": 3}, r"channels was given as 3, which has no meaning for digits"),
+        ("digits", {"channels": 0}, r"channels was given as 0, which has no meaning for digits"),
+        ("digits", {"test_fraction": 7.0}, r"test_fraction was given as 7\.0, which has no meaning for digits: leave"),
         ("digits", {"photographs": "x"}, r"photographs was given as 'x', which has no meaning for digits"),
         ("digits", {"seed": -1}, r"seed is -1, expected at least 0"),
     ],
@@ -138,7 +140,15 @@ def test_a_set_knows_how_it_is_loaded_again(tmp_path, monkeypatch):
         for k in range(5):
             Image.new("L", (20, 20), 10 * k).save(tmp_path / "own" / name / f"{k}.png")
     monkeypatch.chdir(tmp_path)
-    for data in (load("digits"), load("own", seed=3, size=(24, 22))):
+    (tmp_path / "divided").mkdir()
+    for part in ("train", "test"):
+        (tmp_path / "divided" / part).symlink_to(tmp_path / "own", target_is_directory=True)
+    for data in (
+        load("digits"),
+        load("own", seed=3, size=(24, 22)),
+        load("own", test_fraction=0.4, channels=3),
+        load("divided", size=10),
+    ):
         monkeypatch.chdir("/")
         call = json.loads(json.dumps(data.call))
         assert load(**call).fingerprint == data.fingerprint

@@ -1,4 +1,5 @@
 import dataclasses
+import errno
 import http.server
 import io
 import sys
@@ -133,7 +134,104 @@ def test_one_error_when_all_homes_fail(home, cache, monkeypatch, tmp_path):
         f"tried {urls[0]}: its checksum does not match; "
         f"{urls[1]}: ChunkedEncodingError; {urls[2]}: HTTP status 404; {urls[3]}: ConnectionError"
     )
-    assert not list((cache / "some_set").iterdir())
+    assert not (cache / "some_set").exists()
+
+
+def test_a_failed_download_leaves_no_folder_that_it_made(home, tmp_path):
+    new, old = tmp_path / "new" / "data", tmp_path / "old"
+    (old / "some_set").mkdir(parents=True)
+    for into in (new, old):
+        with pytest.raises(FileNotFoundError, match=r"missing/file\.bin: HTTP status 404"):
+            fetch(wanted(f"{home}/missing/file.bin"), into)
+    assert list(tmp_path.iterdir()) == [old]
+    assert (old / "some_set").is_dir()
+
+
+@pytest.mark.parametrize(("where", "reason"), [("cache", "Not a directory"), ("cache/some_set", "File exists")])
+def test_a_folder_that_cannot_be_made_is_no_failed_home(home, tmp_path, where, reason):
+    (tmp_path / where).parent.mkdir(exist_ok=True)
+    (tmp_path / where).write_text("a file")
+    message = (
+        rf"^{tmp_path}/cache/some_set can't be made or written to \({reason}\): make room for it, or choose another"
+    )
+    with pytest.raises(OSError, match=message) as caught:
+        fetch(wanted(f"{home}/good/file.bin"), tmp_path / "cache")
+    assert "http" not in str(caught.value)
+    assert (tmp_path / where).read_text() == "a file"
+
+
+def test_a_folder_that_may_not_be_written_to(home, tmp_path, monkeypatch):
+    def denied(**options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)  # root may write to any folder
+    with pytest.raises(OSError, match=r"new/some_set can't be made or written to \(Permission denied\): make room"):
+        fetch(wanted(f"{home}/good/file.bin"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "Connection reset by peer"),
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), "Connection timed out"),
+        (OSError("no certificates"), "OSError"),
+    ],
+)
+def test_the_network_s_own_errors_are_those_of_a_home(home, cache, monkeypatch, error, reason):
+    def fail(self, count):
+        raise error
+
+    monkeypatch.setattr(files._Progress, "update", fail)
+    with pytest.raises(FileNotFoundError, match=rf"tried {home}/good/file\.bin: {reason}$"):
+        fetch(wanted(f"{home}/good/file.bin"), cache)
+
+
+def test_a_full_disk_is_no_failed_home(home, cache, monkeypatch):
+    def full(self, count):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files._Progress, "update", full)
+    message = (
+        r"some_set can't be made or written to \(No space left on device\): make room for it, or choose another place"
+    )
+    with pytest.raises(OSError, match=message):
+        fetch(wanted(f"{home}/good/file.bin", f"{home}/good/again/file.bin"), cache)
+    assert not (cache / "some_set").exists()
+
+
+def _no_good(found):
+    raise ValueError(f"{found[0].title} is no good: it is damaged; delete it and fetch it again")
+
+
+def test_what_has_no_published_hash_gets_its_name_only_when_its_form_is_right(home, cache):
+    seen = []
+
+    def check(found):
+        seen.append([(item.file.name, item.path.read_bytes() == CONTENT, item.packed) for item in found])
+        assert not (cache / "some_set" / found[0].file.name).exists()
+        if len(seen) == 1:
+            _no_good(found)
+
+    urls = f"{home}/first/file.bin", f"{home}/second/file.bin"
+    plain = Files("some_set", (File("file.bin", urls=urls),))
+    [found] = files.fetch(plain, files.roots(), cache, check)  # the second home's
+    assert found.path.read_bytes() == CONTENT
+    assert seen == [[("file.bin", True, False)]] * 2
+
+    archive = Archive("all.zip", "all", urls=urls[:1])
+    packed = Files("other_set", (File("a"), File("b")), archive)
+    with pytest.raises(FileNotFoundError) as caught:
+        files.fetch(packed, files.roots(), cache, _no_good)
+    assert str(caught.value).endswith(f"; tried {urls[0]}: a in all.zip is no good")
+    assert not (cache / "other_set").exists()
+    files.fetch(packed, files.roots(), cache, check)
+    assert seen[2] == [("a", True, True), ("b", True, True)]
+
+
+def test_what_has_a_published_hash_needs_no_other_check(home, cache):
+    [found] = files.fetch(wanted(f"{home}/good/file.bin"), files.roots(), cache, _no_good)
+    assert found.path.read_bytes() == CONTENT
 
 
 def test_no_home_is_known(cache):
@@ -163,6 +261,6 @@ def test_an_interrupted_download_leaves_nothing(home, cache, monkeypatch):
         patch.setattr(files._Progress, "update", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fetch(wanted(url), cache)
-    assert not list((cache / "some_set").iterdir())
+    assert not (cache / "some_set").exists()
     assert files.locate(wanted(url), [cache]) == [None]
     assert files.read(fetch(wanted(url), cache)) == [CONTENT]

@@ -60,10 +60,11 @@ def test_one_tree_is_divided_by_class(tree):
 
 
 def test_a_class_may_be_called_train(tmp_path):
-    for name in ("train", "tram"):
+    for name in ("train", "val"):
         for k in range(3):
             tiny.save_image(tmp_path / name / f"{k}.png")
-    assert load(tmp_path).class_names == ("train", "tram")
+    (tmp_path / "train" / "notes").mkdir()
+    assert load(tmp_path).class_names == ("train", "val")
 
 
 def test_the_fingerprint_follows_the_content_not_the_place(divided, tmp_path):
@@ -134,8 +135,14 @@ def test_the_network_fits_the_images(divided):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, r"size is 0×0, expected at least 1×1"),
+        ({"size": 0}, r"size is 0, expected a whole number of at least 1, or two such as \(24, 32\) for height and"),
+        ({"size": (20,)}, r"size is \(20,\), expected a whole number of at least 1, or two such as"),
+        ({"size": (20, 0)}, r"size is \(20, 0\), expected a whole number of at least 1, or two"),
+        ({"size": (20, 2.5)}, r"size is \(20, 2\.5\), expected a whole number of at least 1, or two"),
+        ({"size": "20"}, r"size is '20', expected a whole number of at least 1, or two"),
         ({"channels": 2}, r"channels is 2, expected 1 for grey or 3 for colour"),
+        ({"channels": 0}, r"channels is 0, expected 1 for grey or 3 for colour"),
+        ({"channels": 3.0}, r"channels is 3\.0, expected 1 for grey or 3 for colour"),
         ({"test_fraction": 1.0}, r"test_fraction is 1\.0, expected a number between 0 and 1"),
         ({"photographs": "x"}, r"photographs was given as 'x', which has no meaning for a folder of images"),
     ],
@@ -143,6 +150,33 @@ def test_the_network_fits_the_images(divided):
 def test_options_that_cannot_be(tree, options, message):
     with pytest.raises(ValueError, match=message):
         load(tree, **options)
+
+
+def test_a_divided_folder_has_nothing_to_hold_out(divided):
+    message = r"test_fraction was given as 0\.2, which has no meaning for .*pets: it has train and test; leave it out"
+    with pytest.raises(ValueError, match=message):
+        load(divided, test_fraction=0.2)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
+def test_a_validation_folder_is_no_class(divided, name):
+    (divided / "test").rename(divided / name)
+    message = (
+        rf"pets has (train and {name}|{name} and train) with folders of images in them, expected both train and test: "
+        rf"rename {name} to test, or give one tree of class folders"
+    )
+    with pytest.raises(ValueError, match=message):
+        load(divided)
+
+
+def test_one_part_alone_is_no_class(divided):
+    (divided / "train").rename(divided / "training")
+    message = (
+        r"pets has test with folders of images in it, expected both train and test: "
+        r"rename or add what is missing, or give one tree of class folders"
+    )
+    with pytest.raises(ValueError, match=message):
+        load(divided)
 
 
 def test_an_empty_class_folder(divided):

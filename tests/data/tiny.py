@@ -6,6 +6,7 @@ import hashlib
 import io
 import struct
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,24 @@ def tar_bytes(members):
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def zip_bytes(members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def with_password(content):
+    """A zip file whose directory says that its members are encrypted."""
+    changed = bytearray(content)
+    place = content.find(b"PK\x01\x02")
+    while place >= 0:
+        changed[place + 8] |= 1
+        place = content.find(b"PK\x01\x02", place + 1)
+    return bytes(changed)
 
 
 def amat_bytes(images, labels):

@@ -58,45 +58,44 @@ def _spread(weights: NDArray[np.float64]) -> float:
 def _parse(entry: NamedSet, item: Found) -> tuple[NDArray[np.uint8], NDArray[np.int64], str]:
     pixels = entry.image_shape[1] * entry.image_shape[2]
     digest = hashlib.sha256()
-    images, labels, first = [], [], 1
+    images, labels = [], []
 
-    def hashed() -> Iterator[bytes]:
-        for line in lines(item):
+    def hashed() -> Iterator[tuple[int, bytes]]:
+        for number, line in enumerate(lines(item), 1):
             digest.update(line)
             if line.strip():
-                yield line
+                yield number, line
 
     source = hashed()
     while text := list(islice(source, _LINES)):
-        rows = _numbers(text, item, first, pixels + 1)
+        rows = _numbers(text, item, pixels + 1)
         values = rows[:, :-1]
         wrong = np.flatnonzero(~((values >= 0) & (values <= 1)).all(1))
         if len(wrong):
             raise ValueError(
-                f"{item.title} has a pixel outside 0 to 1 in line {first + wrong[0]}: it is damaged; fetch it again"
+                f"{item.title} has a pixel outside 0 to 1 in line {text[wrong[0]][0]}: it is damaged; fetch it again"
             )
         wrong = np.flatnonzero(rows[:, -1] != np.floor(rows[:, -1]))
         if len(wrong):
             raise ValueError(
-                f"{item.title} has label {rows[wrong[0], -1]:g} in line {first + wrong[0]}, expected a whole number"
+                f"{item.title} has label {rows[wrong[0], -1]:g} in line {text[wrong[0]][0]}, expected a whole number"
             )
         images.append(np.rint(values * 255).astype(np.uint8).reshape(-1, *entry.image_shape))
         labels.append(rows[:, -1].astype(np.int64))
-        first += len(text)
     if not images:
         raise ValueError(f"{item.title} is empty: fetch it again")
     return np.concatenate(images), np.concatenate(labels), digest.hexdigest()
 
 
-def _numbers(text: list[bytes], item: Found, first: int, columns: int) -> NDArray[np.float64]:
-    """Lines as numbers; only when that fails are they looked at one by one, to say which."""
+def _numbers(text: list[tuple[int, bytes]], item: Found, columns: int) -> NDArray[np.float64]:
+    """Numbered lines as numbers; only when that fails are they looked at one by one, to say which."""
     try:
-        rows = np.loadtxt(text, ndmin=2)
+        rows = np.loadtxt([line for _, line in text], ndmin=2)
         if rows.shape == (len(text), columns):
             return rows
     except ValueError:
         pass
-    for number, line in enumerate(text, first):
+    for number, line in text:
         fields = line.split()
         if len(fields) != columns:
             raise ValueError(
@@ -110,4 +109,4 @@ def _numbers(text: list[bytes], item: Found, first: int, columns: int) -> NDArra
                 raise ValueError(
                     f"{item.title} has {field.decode(errors='replace')!r} in line {number}, expected a number"
                 ) from None
-    raise ValueError(f"{item.title} can't be read as numbers in lines {first} to {first + len(text) - 1}")
+    raise ValueError(f"{item.title} can't be read as numbers in lines {text[0][0]} to {text[-1][0]}")

@@ -62,23 +62,25 @@ class Augmentation:
         return self.apply(images, chances)
 
     def apply(self, images: Tensor, chances: Tensor) -> Tensor:
-        """As `augment`, with the uniform numbers ``(b 5)`` given."""
+        """As `augment`, with the uniform numbers ``(b 5)`` given, on any device."""
         h, w = self._checked(images)
+        # What follows from the numbers goes to the images, not they themselves: not every device has float64.
+        device = images.device
         if self.shift:
             margins = (self.shift,) * 4
             # Only floating-point images can have their edges repeated.
             images = pad(images, margins) if self.fill == "zero" else pad(as_float(images), margins, "replicate")
         windows = images.unfold(2, h, 1).unfold(3, w, 1)  # (b, c, places down, places across, h, w)
-        down = (chances[:, 0] * windows.shape[2]).long()
-        across = (chances[:, 1] * windows.shape[3]).long()
-        views = as_float(windows[torch.arange(len(images)), :, down, across])  # (b, c, h, w)
+        down = (chances[:, 0] * windows.shape[2]).long().to(device)
+        across = (chances[:, 1] * windows.shape[3]).long().to(device)
+        views = as_float(windows[torch.arange(len(images), device=device), :, down, across])  # (b, c, h, w)
         if self.flip:
-            views = torch.where((chances[:, 2] < 0.5)[:, None, None, None], views.flip(3), views)
+            views = torch.where((chances[:, 2] < 0.5).to(device)[:, None, None, None], views.flip(3), views)
         if self.brightness:
-            views = views + self._spread(chances[:, 3], self.brightness)
+            views = views + self._spread(chances[:, 3], self.brightness).to(device)
         if self.contrast:
             mean = views.mean((2, 3), keepdim=True)
-            views = mean + (views - mean) * (1 + self._spread(chances[:, 4], self.contrast))
+            views = mean + (views - mean) * (1 + self._spread(chances[:, 4], self.contrast).to(device))
         return views.clamp_(0, 1) if self.brightness or self.contrast else views
 
     def test_view(self, images: Tensor) -> Tensor:

@@ -1,16 +1,19 @@
 """Where the files of a set are: found, verified and read, or downloaded whole from a public home.
 
 Looked for in this order: the folder the user names, ``$FASTCAPS_DATA``, the cache. A file that has a
-published hash is checked against it wherever it was found; nothing is accepted silently.
+published hash is checked against it wherever it was found, what is downloaded without one for its form before it gets
+its name; nothing is accepted silently.
 """
 
 import hashlib
 import os
 import sys
 import tarfile
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -34,6 +37,10 @@ class Found:
     def title(self) -> str:
         """How an error names it."""
         return f"{self.file.name} in {self.path}" if self.packed else str(self.path)
+
+
+# Raises ValueError when files are not what they should be.
+Check = Callable[[list[Found]], object]
 
 
 def cache_dir() -> Path:
@@ -96,7 +103,13 @@ def open_member(found: Found) -> IO[bytes]:
     with archive:  # the member's stream keeps the file open as long as it needs it
         for name in archive.namelist():
             if PurePosixPath(name).name == found.file.name:
-                return archive.open(name)
+                try:
+                    return archive.open(name)
+                except RuntimeError as error:  # it has a password, or a compression that Python doesn't know
+                    raise ValueError(
+                        f"{found.path} can't be unpacked ({error}): expected a zip file that opens without a password; "
+                        "unpack it by hand, or delete it and fetch it again"
+                    ) from None
     raise ValueError(f"{found.path} has no {found.file.name} in it: fetch it again")
 
 
@@ -133,15 +146,22 @@ def homes(files: Files) -> list[str]:
     return list(dict.fromkeys(url.rsplit("/", 1)[0] + "/" for file in files.files for url in file.urls))
 
 
-def fetch(files: Files, places: Sequence[Path], into: Path) -> list[Found]:
-    """Find all files of a set, downloading those that no place has to ``<into>/<folder>``."""
+def fetch(files: Files, places: Sequence[Path], into: Path, check: Check | None = None) -> list[Found]:
+    """Find all files of a set, downloading those that no place has to ``<into>/<folder>``.
+
+    Args:
+        files: of the set.
+        places: where they are looked for, in order.
+        into: where those that are not there are brought.
+        check: of the form of what is downloaded and has no published hash, before it gets its name.
+    """
     at_hand = locate(files, places)
     missing = [file for file, item in zip(files.files, at_hand, strict=True) if item is None]
     if missing:
-        folder = into / files.folder
         wanted: Sequence[File | Archive] = [files.archive] if files.archive else missing
-        for item in wanted:
-            _download(item, files, folder, places)
+        with _made(into / files.folder) as folder:
+            for item in wanted:
+                _download(item, files, folder, places, check)
         at_hand = locate(files, [*places, into])
     return [item for item in at_hand if item is not None]
 
@@ -182,10 +202,42 @@ def _damaged(path: Path, error: Exception) -> ValueError:
     return ValueError(f"{path} can't be unpacked ({error}): it is damaged; delete it and fetch it again")
 
 
-def _download(item: File | Archive, files: Files, folder: Path, places: Sequence[Path]) -> None:
+@contextmanager
+def _made(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which is gone afterwards if it was not there and nothing came into it."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise _not_writable(folder, error) from None
+        yield folder
+    finally:
+        for path in absent:
+            with suppress(OSError):  # it isn't empty, or was never made
+                path.rmdir()
+
+
+def _local(error: OSError) -> bool:
+    """Whether it is this machine's disk that failed and not the network."""
+    from requests.exceptions import RequestException
+
+    return error.errno is not None and not isinstance(error, RequestException | ConnectionError | TimeoutError)
+
+
+def _not_writable(folder: Path, error: OSError) -> OSError:
+    return OSError(
+        f"{folder} can't be made or written to ({error.strerror or error}): make room for it, or choose another place "
+        "as $FASTCAPS_CACHE or as --data-dir of fastcaps data get"
+    )
+
+
+def _download(
+    item: File | Archive, files: Files, folder: Path, places: Sequence[Path], check: Check | None = None
+) -> None:
     """Bring one file whole from the first home that gives it."""
     import pooch
-    from pooch.downloaders import HTTPDownloader
 
     # pooch reports what it does as a log on standard error; the progress says it already.
     pooch.get_logger().setLevel("WARNING")
@@ -199,19 +251,52 @@ def _download(item: File | Archive, files: Files, folder: Path, places: Sequence
                 digest,
                 item.name,
                 folder,
-                downloader=HTTPDownloader(progressbar=progress, timeout=_TIMEOUT),
+                downloader=_downloader(item, files, progress, None if digest else check),
             )
             return
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash is a ValueError
+        except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash or form is a ValueError
+            if isinstance(error, OSError) and _local(error):
+                raise _not_writable(folder, error) from None  # no other home would help
             failures.append(f"{url}: {_reason(error)}")
         finally:
             progress.stop()
     raise FileNotFoundError(_not_at_hand(files, places, failures))
 
 
+def _downloader(
+    item: File | Archive, files: Files, progress: "_Progress", check: Check | None
+) -> Callable[[str, str, Any], None]:
+    """What pooch wants of one: brings an address to a temporary file, which pooch gives its name or deletes."""
+    from pooch.downloaders import HTTPDownloader
+
+    bring = HTTPDownloader(progressbar=progress, timeout=_TIMEOUT)
+
+    def download(url: str, temporary: str, _: Any) -> None:
+        bring(url, temporary, None)
+        if check is None:
+            return
+        path = Path(temporary)
+        try:
+            if isinstance(item, Archive):
+                check([Found(file, path, packed=True) for file in files.files])
+            else:
+                check([Found(item, path)])
+        except ValueError as error:
+            # By its own name, and without what to do about a file that one has.
+            raise _FormError(str(error).replace(temporary, item.name).partition(": it is ")[0]) from None
+
+    return download
+
+
+class _FormError(ValueError):
+    """What was downloaded is another file."""
+
+
 def _reason(error: Exception) -> str:
     """Why a download failed, in a few words; the libraries' own run over many lines."""
     text = str(error)
+    if isinstance(error, _FormError):
+        return text
     if isinstance(error, ValueError) and "hash" in text:
         return "its checksum does not match"
     status = getattr(getattr(error, "response", None), "status_code", None)

@@ -25,6 +25,9 @@ T = TypeVar("T")
 # The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
 # weights grow with the square of it.
 _LONGEST = 64
+_TEST_FRACTION = 0.2
+# Names of folders that divide a set; only train and test together do.
+_PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -32,7 +35,7 @@ def load(
     folder: Path,
     *,
     seed: int = 0,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = None,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
 ) -> DataSet:
@@ -41,17 +44,26 @@ def load(
     Args:
         folder: as above.
         seed: of the choice of test images, when the folder doesn't make it.
-        test_fraction: how many of them, likewise.
+        test_fraction: how many of them, likewise; 0.2 when None.
         size: height and width, or both, to which all images are brought; when None the commonest size of a
             training image, made smaller until no side is longer than 64.
         channels: 1 for grey, 3 for colour; when None grey only if all images are.
     """
+    chosen_size = _checked_size(size)
+    if channels is not None and (type(channels) is not int or channels not in (1, 3)):
+        raise ValueError(f"channels is {channels!r}, expected 1 for grey or 3 for colour")
     divided = (folder / "train").is_dir() and (folder / "test").is_dir()
     if divided:
+        if test_fraction is not None:
+            raise ValueError(
+                f"test_fraction was given as {test_fraction!r}, which has no meaning for {folder}: "
+                "it has train and test; leave it out"
+            )
         trees = [folder / "train", folder / "test"]
         classes = _classes(trees[0])
         _same_classes(folder, classes, _classes(trees[1]))
     else:
+        _not_half_divided(folder)
         trees = [folder]
         classes = _classes(folder)
     listed = [_listed(tree, classes) for tree in trees]
@@ -60,13 +72,12 @@ def load(
     if divided:
         train, test = np.split(np.arange(len(paths)), [len(listed[0][0])])
     else:
-        train, test = _held_out(folder, classes, labels, test_fraction, seed)
+        fraction = _TEST_FRACTION if test_fraction is None else test_fraction
+        train, test = _held_out(folder, classes, labels, fraction, seed)
 
     headers = _in_threads(header, paths)
-    c = channels or (1 if all(item.grey for item in headers) else 3)
-    if c not in (1, 3):
-        raise ValueError(f"channels is {channels}, expected 1 for grey or 3 for colour")
-    h, w = _size(size, [headers[k] for k in train])
+    c = channels if channels is not None else 1 if all(item.grey for item in headers) else 3
+    h, w = chosen_size or _commonest_size([headers[k] for k in train])
 
     def read(places: Tensor) -> Tensor:
         pixels = _in_threads(lambda k: decode(paths[k], (h, w), c), places.tolist())
@@ -93,6 +104,19 @@ def load(
             shift=max(1, round(min(h, w) / 14)), fill="edge" if c == 3 else "zero"
         ),  # 2 of 28 pixels, as for MNIST
     )
+
+
+def _not_half_divided(folder: Path) -> None:
+    """Don't take ``train`` and ``val`` for classes."""
+    parts = sorted(entry for entry in folder.iterdir() if entry.name.lower() in _PARTS and entry.is_dir())
+    names = [part.name for part in parts if any(path.parent != part for path in image_files(part))]
+    if names:
+        others = [name for name in names if name.lower() not in ("train", "test")]
+        advice = f"rename {others[0]} to test" if "train" in names and others else "rename or add what is missing"
+        raise ValueError(
+            f"{folder} has {' and '.join(names)} with folders of images in {'it' if len(names) == 1 else 'them'}, "
+            f"expected both train and test: {advice}, or give one tree of class folders"
+        )
 
 
 def _classes(tree: Path) -> tuple[str, ...]:
@@ -142,16 +166,23 @@ def _held_out(folder: Path, classes: Sequence[str], labels: Any, fraction: float
     return stratified(labels, count, seed)
 
 
-def _size(size: int | tuple[int, int] | None, headers: Sequence[Header]) -> tuple[int, int]:
+def _checked_size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
+    """Height and width as the user wants them; JSON has lists for tuples."""
     if size is None:
-        sizes = Counter((item.height, item.width) for item in headers)
-        (h, w), _ = max(sizes.items(), key=lambda entry: (entry[1], entry[0]))
-        scale = min(1.0, _LONGEST / max(h, w))
-        return max(1, round(h * scale)), max(1, round(w * scale))
-    h, w = (size, size) if isinstance(size, int) else size
-    if h < 1 or w < 1:
-        raise ValueError(f"size is {h}×{w}, expected at least 1×1")
-    return h, w
+        return None
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2 or any(type(side) is not int or side < 1 for side in sides):
+        raise ValueError(
+            f"size is {size!r}, expected a whole number of at least 1, or two such as (24, 32) for height and width"
+        )
+    return sides[0], sides[1]
+
+
+def _commonest_size(headers: Sequence[Header]) -> tuple[int, int]:
+    sizes = Counter((item.height, item.width) for item in headers)
+    (h, w), _ = max(sizes.items(), key=lambda entry: (entry[1], entry[0]))
+    scale = min(1.0, _LONGEST / max(h, w))
+    return max(1, round(h * scale)), max(1, round(w * scale))
 
 
 def _tree_hash(folder: Path, paths: Sequence[Path], headers: Sequence[Header], train: Any) -> str:

@@ -28,7 +28,7 @@ def load(
     data_dir: str | Path | None = None,
     seed: int = 0,
     photographs: str | Path | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = None,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
 ) -> DataSet:
@@ -42,7 +42,7 @@ def load(
         data_dir: a folder that has the files, as ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
         seed: of what is generated here, or of the choice of test images in a folder that doesn't make it.
         photographs: a folder of photographs for the backgrounds of ``background_mnist``.
-        test_fraction: of a folder's images, where it has no ``train`` and ``test``.
+        test_fraction: of a folder's images, where it has no ``train`` and ``test``; 0.2 when None.
         size: height and width, or both, to which a folder's images are brought.
         channels: 1 or 3, for a folder's images.
     """
@@ -55,7 +55,7 @@ def load(
         data = folder.load(own, **options)
         return dataclasses.replace(data, call={"name_or_folder": str(own), **options})
     entry = named(str(name_or_folder))
-    _refuse(entry.name, size=size, channels=channels)
+    _refuse(entry.name, test_fraction=test_fraction, size=size, channels=channels)
     if entry.name != "background_mnist":
         _refuse(entry.name, photographs=photographs)
     data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs)
@@ -71,9 +71,10 @@ def load_named(
     data_dir: str | Path | None = None,
     seed: int = 0,
     photographs: str | Path | None = None,
+    into: Path | None = None,
 ) -> DataSet:
-    """The data set of an entry."""
-    train, test, provenance = _parts(entry, data_dir, seed, photographs)
+    """The data set of an entry; files that are not at hand are brought ``into`` a folder, the cache when None."""
+    train, test, provenance = _parts(entry, data_dir, seed, photographs, into or files.cache_dir())
     augmentation = _AUGMENTATIONS.get(entry.name, _SHIFTED)
     return DataSet(
         name=entry.name,
@@ -87,14 +88,14 @@ def load_named(
 
 
 def _parts(
-    entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None
+    entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None, into: Path
 ) -> tuple[Arrays, Arrays, dict[str, Any]]:
     if entry.files is None:
         train, test, hashes = digits.load(entry)
         return train, test, {"kind": "original", "files": hashes}
     places = files.roots(data_dir)
     if entry.made_from is None:
-        found = files.fetch(entry.files, places, files.cache_dir())
+        found = files.fetch(entry.files, places, into)
         reader = cifar10 if entry.name == "cifar10" else idx
         return *reader.load(entry, found), {"kind": "original", "files": files.hashes(found)}
     at_hand = [item for item in files.locate(entry.files, places) if item is not None]
@@ -107,7 +108,7 @@ def _parts(
 
     def mnist() -> tuple[Arrays, Arrays]:
         try:
-            return _parts(source, data_dir, seed, None)[:2]
+            return _parts(source, data_dir, seed, None, into)[:2]
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{entry.name} has to be made from {source.name}, or its own files put where they are looked for "

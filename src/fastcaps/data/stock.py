@@ -1,5 +1,6 @@
 """What there is and what is at hand, for ``fastcaps data list`` and ``get``: answered without PyTorch."""
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,22 +31,24 @@ def get(name: str, *, data_dir: str | Path | None = None, original: bool = False
     entry = named(name)
     if original and entry.made_from is None:
         raise ValueError(f"{entry.name} is original in any case: leave out original")
-    if data_dir is not None:
-        Path(data_dir).expanduser().mkdir(parents=True, exist_ok=True)
-    places = files.roots(data_dir)
-    into = places[0] if data_dir is not None else files.cache_dir()
-    if entry.files is not None and (original or entry.made_from is None):
-        found = files.fetch(entry.files, places, into)
+    into = files.cache_dir() if data_dir is None else Path(data_dir).expanduser()
+    # A folder that is not there yet is made when something is brought to it.
+    there = data_dir if into.exists() else None
+    places = files.roots(there) if data_dir is None or there is not None else [into, *files.roots()]
+    at_hand = _found(entry, places)
+    if entry.files is not None and original:
         # What has published hashes is verified by them, the files of 2007 by their form.
-        amat.load(entry, found) if original else files.read(found)
-    elif entry.made_from is not None and _found(entry, places) is None:
-        source = SETS[entry.made_from].files
-        if source is not None:
-            files.fetch(source, places, into)
+        form = partial(amat.load, entry)
+        found = at_hand or files.fetch(entry.files, places, into, form)
+        if at_hand or not all(item.packed for item in found):  # what came just now is verified
+            form(found)
+    elif entry.files is not None and entry.made_from is None:
+        files.read(files.fetch(entry.files, places, into))
+    elif entry.files is not None and at_hand is None:
         require(f"making {entry.name}", "torch")
         from fastcaps.data.loading import load_named
 
-        load_named(entry, data_dir=data_dir)
+        load_named(entry, data_dir=there, into=into)
     return _state(entry, places)
 
 
@@ -60,7 +63,11 @@ def _state(entry: NamedSet, places: list[Path]) -> dict[str, Any]:
         where = str(found[0].path.parent)
         size = sum(path.stat().st_size for path in {item.path for item in found})
     else:
-        made = list((files.cache_dir() / "generated").glob(f"{entry.name}-*.safetensors"))
+        made = [
+            path
+            for path in (files.cache_dir() / "generated").glob(f"{entry.name}-*.safetensors")
+            if path.with_suffix(".json").is_file()  # without it, it doesn't count as whole
+        ]
         size = sum(path.stat().st_size for path in made) or None
         at_hand = bool(made) or (entry.made_from is not None and _found(SETS[entry.made_from], places) is not None)
         where = f"generated from {entry.made_from}" if at_hand else ""
