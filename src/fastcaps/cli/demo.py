@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import Json, Threads, command, print_json, set_up, training_progress
+from fastcaps.cli._common import Json, Threads, chosen, command, print_json, set_up, training_progress
 from fastcaps.cli.accumulate import accumulated
 from fastcaps.cli.evaluate import evaluated, print_evaluation
 
@@ -14,7 +14,7 @@ from fastcaps.cli.evaluate import evaluated, print_evaluation
 @command
 def demo(
     out: Annotated[Path, typer.Option(help="The run folder; a run that is there is gone on with.")] = Path("runs/demo"),
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 10,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training images.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, order and augmentation.")] = 0,
     threads: Threads = None,
     as_json: Json = False,
@@ -36,7 +36,7 @@ def demo(
 
     device = set_up("cpu", threads)
     data = load("digits")
-    settings = TrainSettings.for_data("digits", epochs=epochs, seed=seed)
+    settings = TrainSettings.for_data("digits", **chosen(epochs=epochs, seed=seed))
     torch.manual_seed(seed)
     with training_progress("training") as observe:
         trainer = Trainer(CapsNet(data.config()), data, settings, out, observe=observe)
