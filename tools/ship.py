@@ -7,6 +7,7 @@ weights. What was measured goes into the network's ``run.json`` and into ``resul
 import argparse
 import os
 import platform
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def main() -> None:
 
 
 def shippable(about: dict[str, Any]) -> dict[str, Any]:
-    """What ``run.json`` says, without anything about the machine's folders."""
-    return {
-        **about,
-        "command": " ".join(word for word in about.get("command", "").split() if not Path(word).is_absolute()),
-    }
+    """What ``run.json`` says, its command without the folder of the data, which is another elsewhere."""
+    words = iter(shlex.split(about.get("command", "")))
+    kept = []
+    for word in words:
+        if word == "--data-dir":
+            next(words)
+        elif not word.startswith("--data-dir="):
+            kept.append(word)
+    return {**about, "command": shlex.join(kept)}
 
 
 def summary(evaluation: dict[str, Any]) -> dict[str, Any]:

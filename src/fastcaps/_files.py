@@ -31,7 +31,7 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
             for temporary, path in moves:
                 kept = temporary.with_suffix(".old.part")
                 leftovers.callback(_remove, kept)
-                if path.is_file():
+                if path.is_file() and len(moves) > 1:
                     os.link(path, kept)
                     undo.callback(os.replace, kept, path)
                 elif not path.exists():
@@ -41,8 +41,8 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what writes that were killed left behind in a folder."""
-    for path in folder.glob(".*.part"):
+    """Remove what writes that were killed left behind in a folder and below."""
+    for path in folder.rglob(".*.part"):
         _remove(path)
 
 

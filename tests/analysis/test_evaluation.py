@@ -6,7 +6,7 @@ import torch
 from tests import reference
 
 from fastcaps import CapsNet, CapsNetConfig, accumulate
-from fastcaps.analysis import evaluate
+from fastcaps.analysis import compare, evaluate
 from fastcaps.analysis.figures import confusion_figure, png_bytes
 
 
@@ -57,6 +57,22 @@ def test_counts_and_shares(model):
     assert plain["variants"]["fast"]["errors"] == 12 - result.variants["fast"].correct
     figure = confusion_figure({"fast": result.variants["fast"].confusion}, result.class_names)
     assert png_bytes(figure).startswith(b"\x89PNG")
+
+
+def test_fast_is_compared_with_no_routing_and_the_model_left_as_it_was(model):
+    images, labels = torch.rand(12, 1, 10, 10, dtype=torch.float64), torch.arange(12) % 3
+    master = accumulate(model, [(images, labels)])
+    model.train()
+    result = evaluate(model, master, [(images[:6], labels[:6]), (images[6:], labels[6:])])
+    assert model.training
+    expected = compare(result.variants["uniform"].predictions, result.variants["fast"].predictions, labels.numpy())
+    assert result.variants["fast"].against_uniform == expected
+    assert [name for name, variant in result.variants.items() if variant.against_uniform] == ["fast"]
+    speeds = {name: variant.images_per_second for name, variant in result.variants.items()}
+    assert speeds.pop("ceiling") is None
+    assert all(speed is not None and speed > 0 for speed in speeds.values())
+    with pytest.raises(ValueError, match="label 3 is outside the classes 0 … 2"):
+        evaluate(model, master, [(images[:1], torch.tensor([3]))])
 
 
 def test_no_images(model):

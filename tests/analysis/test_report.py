@@ -1,21 +1,25 @@
 """The verdict says what the numbers say."""
 
+from typing import Any
+
 import pytest
 
 from fastcaps.analysis.report import report_page, verdict
 
 
-def evaluation(fast: float, uniform: float, speed: float | None) -> dict[str, object]:
-    def variant(accuracy, per_second, against):
+def evaluation(difference: float, p_value: float, speed: float | None) -> dict[str, Any]:
+    def variant(per_second, against, uniform=None):
         return {
-            "accuracy": accuracy,
+            "accuracy": 0.88,
             "errors": 3,
             "interval": [0.5, 0.9],
             "images_per_second": per_second,
             "against_dynamic": against,
+            "against_uniform": uniform,
         }
 
     against = {"changed": 7, "gained": 2, "lost": 5}
+    uniform = {"difference": difference, "gained": 4, "lost": 1, "p_value": p_value}
     return {
         "run": "runs/<x>",
         "data": "digits",
@@ -26,27 +30,32 @@ def evaluation(fast: float, uniform: float, speed: float | None) -> dict[str, ob
         "batch_size": 128,
         "versions": {"torch": "2"},
         "variants": {
-            "dynamic": variant(0.9, speed and 100.0, None),
-            "fast": variant(fast, speed, against),
-            "uniform": variant(uniform, None, against),
-            "ceiling": variant(1.0, None, against),
+            "dynamic": variant(speed and 100.0, None),
+            "fast": variant(speed, against, uniform),
+            "uniform": variant(None, against),
+            "ceiling": variant(None, against),
         },
     }
 
 
 @pytest.mark.parametrize(
-    ("fast", "uniform", "words"),
-    [(0.88, 0.85, "3.00 points better than"), (0.8, 0.85, "5.00 points worse than"), (0.8, 0.8, "as good as")],
+    ("difference", "p_value", "words"),
+    [
+        (0.03, 0.01, "Fast routing is better than all coefficients 1, no routing at all (+3.00 points, +4 −1 answers"),
+        (-0.05, 0.01, "Fast routing is worse than all coefficients 1, no routing at all (-5.00 points"),
+        (0.03, 0.2, "Fast routing can't be told from all coefficients 1, no routing at all (+3.00 points"),
+    ],
 )
-def test_the_verdict_compares_with_no_routing(fast, uniform, words):
-    text = verdict(evaluation(fast, uniform, 250.0))
-    assert "2.5 times as fast; 7 of 1,000 answers change, 2 for the better and 5 for the worse" in text
-    assert f"It is {words} the same network with no routing at all." in text
-    assert verdict(evaluation(fast, uniform, None)).startswith("Speeds were not measured on so few images; 7 of")
+def test_the_verdict_says_what_the_paired_tests_say(difference, p_value, words):
+    text = verdict(evaluation(difference, p_value, 250.0))
+    assert "2.5 times as fast; 7 of 1,000 answers change, 2 for the better and 5 for the worse." in text
+    assert words in text
+    assert f"McNemar p = {p_value}" in text
+    assert verdict(evaluation(difference, p_value, None)).startswith("Speeds were not measured on so few images; 7 of")
 
 
 def test_the_page_escapes_and_says_generated():
-    page = report_page(evaluation(0.88, 0.85, 250.0), b"png")
+    page = report_page(evaluation(0.03, 0.01, 250.0), b"png")
     assert "<h1>runs/&lt;x&gt;</h1>" in page
     assert "(generated images)" in page
     assert "<td>88.00%</td>" in page

@@ -79,13 +79,15 @@ def test_resume_and_other_coefficients(images, tmp_path):
     assert result["variants"]["fast"]["against_dynamic"] == result["variants"]["uniform"]["against_dynamic"]
     (images / "train" / "sky" / "0.png").unlink()
     changed = invoke("accumulate", run, code=1)
-    assert "are not those that" in changed.stderr
+    assert f"the images of photos are not those that {run} was trained with (fingerprint " in changed.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--data", "nothing", "--out", "x"], "nothing"),
+        (["train", "--data", "nothing", "--out", "x"], "mnist"),
+        (["train", "--data", "digits", "--out", "x", "--device", "meta"], "device 'meta' can't be used here"),
+        (["train", "--data", "digits", "--out", "x", "--seed", "99999999999999999999"], "seed is 9999999999999999999"),
         (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
         (["train", "--data", "digits", "--out", "x", "--validation", "inf"], "validation is inf, expected a fraction"),
         (
@@ -110,6 +112,8 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     [
         (["train", "--data", "digits", "--out", "x", "--size", "40"], "--size 40: expected height and width such"),
         (["train", "--data", "digits", "--out", "x", "--network", "stem=1"], "--network stem=1: expected name=value"),
+        (["train", "--data", "digits", "--out", "x", "--network", "height=8"], "--network height=8: expected name=val"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "--validation 1.7: expected a part below"),
         (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "max"),
         (["train", "--data", "digits", "--out", "x", "--convolution", "fast"], "fast"),
         (["evaluate", "nowhere", "--part", "all"], "all"),
@@ -133,3 +137,33 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
         assert (run / "evaluation.json").read_bytes() == before
     invoke("evaluate", run, "--limit", 2, "--out", tmp_path / "trial")
     assert json.loads((tmp_path / "trial" / "evaluation.json").read_text())["images"] == 2
+
+
+def test_validation_images_are_not_accumulated(images, tmp_path):
+    run = tmp_path / "run"
+    trained = invoke("train", "--data", images, "--out", run, "--validation", 6, *SMALL)
+    assert "of 2, loss" in trained.stdout
+    assert "validation accuracy" in trained.stdout
+    found = json.loads(invoke("accumulate", run, "--json").stdout)
+    assert found["counts"] == [6, 6, 6]
+    assert found["provenance"]["part"] == "train without validation"
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_exits_with_130(images, tmp_path):
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    command = [sys.executable, "-m", "fastcaps", "train", "--data", images, "--out", tmp_path / "run", *SMALL]
+    command[command.index("--epochs") + 1] = "100000"
+    process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "interrupted"
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()

@@ -56,6 +56,24 @@ def test_pieces_in_any_order_give_the_same(drawn, random):
     assert (merged.counts == whole.counts).all()
 
 
+def test_sums_come_back_from_files_and_are_merged(tmp_path):
+    coefficients, labels = torch.rand(9, 4, 3), torch.arange(9) % 3
+    whole = MasterAccumulator(4, 3).update(coefficients, labels).compute()
+    for name, part in (("a", slice(0, 4)), ("b", slice(4, 9))):
+        sums = MasterAccumulator(4, 3).update(coefficients[part], labels[part])
+        sums.iteration, sums.model_hash = 3, "f" * 64
+        sums.compute().save(tmp_path / name)
+    first, second = (MasterAccumulator.from_coefficients(MasterCoefficients.load(tmp_path / name)) for name in "ab")
+    merged = first.merge(second).compute({"note": 1})
+    torch.testing.assert_close(merged.values, whole.values, rtol=0, atol=1e-12)
+    assert (merged.counts.tolist(), merged.iteration, merged.provenance) == ([3, 3, 3], 3, {"note": 1})
+    second.iteration = 2
+    with pytest.raises(
+        ValueError, match="can't merge sums of 4×3 .*, iteration 2, weights f{12} into sums of 4×3 .*, iteration 3, we"
+    ):
+        first.merge(second)
+
+
 @pytest.fixture
 def model():
     return CapsNet(

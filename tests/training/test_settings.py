@@ -34,6 +34,7 @@ def test_defaults_depend_on_the_data_set():
         ({"epochs": 0}, "epochs is 0, expected a whole number, at least 1"),
         ({"batch_size": 1.5}, "batch_size is 1.5, expected a whole number, at least 1"),
         ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
+        ({"seed": 2**63}, r"seed is 9223372036854775808, expected a whole number, at least 0, below 2\^63"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"final_rate": float("nan")}, "final_rate is nan, expected a number above 0"),
         ({"reconstruction_weight": -1.0}, "reconstruction_weight is -1.0, expected a number, at least 0"),

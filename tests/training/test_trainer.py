@@ -76,7 +76,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("every", [0, 1, 2])
 def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, step, every):
-    trainer(data, config, tmp_path / "whole", validation=12).fit()
+    trainer(data, config, tmp_path / "whole", validation=12, checkpoint_every=every).fit()
     seen = 0
 
     def die(report):
@@ -167,33 +167,122 @@ def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
     assert (int(first[0]) - 1) * 3 + int(first[1]) == done + 1
 
 
+@pytest.mark.parametrize("method", ["save", "save_pretrained", "write_about"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypatch, method, call):
+    """Before the first checkpoint, between the best weights and the checkpoint, before the result: anywhere."""
+    from fastcaps.training import checkpoint
+
+    trainer(data, config, tmp_path / "whole", validation=12).fit()
+    owner = {"save": checkpoint, "save_pretrained": CapsNet, "write_about": Run}[method]
+    original, seen = getattr(owner, method), 0
+
+    def write(*arguments):
+        nonlocal seen
+        seen += 1
+        if seen == call:
+            raise Killed
+        original(*arguments)
+
+    monkeypatch.setattr(owner, method, write)
+    died = False
+    try:
+        trainer(data, config, tmp_path / "cut", validation=12).fit()
+    except Killed:
+        died = True
+    monkeypatch.undo()
+    assert died or call > 1
+    started = (tmp_path / "cut" / "checkpoint.safetensors").exists()
+    history = trainer(data, config, tmp_path / "cut", validation=12).fit(resume=started)
+    assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
+    whole = Run.open(tmp_path / "whole").metrics()
+    for row in (*history, *whole):
+        del row["seconds"]
+    assert history == whole
+
+
+def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):
+    def prepared(out, observe=lambda report: None):
+        run = trainer(data, config, out, observe)
+        run.model.primary.convolution = "winograd"
+        return run
+
+    prepared(tmp_path / "whole").fit()
+
+    def die(report):
+        if (report.epoch, report.step) == (2, 2):
+            raise Killed
+
+    with pytest.raises(Killed):
+        prepared(tmp_path / "cut", die).fit()
+    prepared(tmp_path / "cut").fit(resume=True)
+    assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
+    assert Run.open(tmp_path / "cut").about["convolution"] == "winograd"
+
+
 def test_with_a_validation_split_the_best_is_kept(data, config, tmp_path):
     run = trainer(data, config, tmp_path, validation=0.25, epochs=4)
     history = run.fit()
     assert (len(run.train), len(run.validation)) == (36, 12)
     best = max(row["validation_accuracy"] for row in history)
     assert same(weights(tmp_path / "model"), weights(tmp_path / "best"))
-    found = count_correct(Run.open(tmp_path).model(), run.validation, Augmentation().test_view)
-    assert found / 12 == best
+    model = Run.open(tmp_path).model()
+    assert count_correct(model, run.validation, Augmentation().test_view) / 12 == best
+    assert model.provenance["epoch"]["validation_accuracy"] == best
+    assert (Run.open(tmp_path).training_part(data).labels == run.train.labels).all()
 
 
 def test_tensorboard_events_when_asked(data, config, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    history = trainer(data, config, tmp_path, tensorboard=True).fit()
+    def die(report):
+        if (report.epoch, report.step) == (3, 1):
+            raise Killed
+
+    with pytest.raises(Killed):
+        trainer(data, config, tmp_path, die, tensorboard=True).fit()
+    history = trainer(data, config, tmp_path, tensorboard=True).fit(resume=True)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
     assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in history])
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run(data, config, tmp_path):
+def test_broken_weights_are_never_kept(data, config, tmp_path):
     run = trainer(data, config, tmp_path)
     with torch.no_grad():
         run.model.routing.weight[0, 0, 0, 0] = torch.nan
-    with pytest.raises(
-        ValueError, match=r"the loss became nan in epoch 1, step 1: lower --learning-rate \(0.003\) or raise --warmup"
-    ):
+    message = r"the weights routing.weight are not finite any more in epoch 1, step 0: lower --learning-rate \(0.003\)"
+    with pytest.raises(ValueError, match=message):
         run.fit()
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(data, config, tmp_path):
+    def spoil(report):
+        with torch.no_grad():
+            run.model.routing.weight[0, 0, 0, 0] = torch.nan
+
+    run = trainer(data, config, tmp_path, spoil)
+    message = (
+        r"the loss became nan in epoch 1, step 2: lower --learning-rate \(0.003\) or raise --warmup \(5\) and start"
+    )
+    with pytest.raises(ValueError, match=message):
+        run.fit()
+    with safetensors.safe_open(tmp_path / "checkpoint.safetensors", framework="pt") as file:
+        assert file.get_tensor("model.routing.weight").isfinite().all()
+
+
+def test_weights_that_break_in_the_last_step_are_no_result(data, config, tmp_path):
+    def spoil(report):
+        if (report.epoch, report.step) == (3, 3):
+            with torch.no_grad():
+                run.model.stem.conv.weight[0] = torch.nan
+
+    run = trainer(data, config, tmp_path, spoil)
+    with pytest.raises(ValueError, match="the weights stem.conv.weight are not finite any more in epoch 4, step 0"):
+        run.fit()
+    assert not (tmp_path / "model").exists()
 
 
 def test_capsules_that_saturate_stop_the_run(data, config, tmp_path):
@@ -217,13 +306,19 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(data, config, tmp_path):
 
 def test_only_the_same_run_is_resumed(data, config, tmp_path):
     trainer(data, config, tmp_path).fit()
-    message = "checkpoint.safetensors is of a run with other settings, network or data: resume with the same"
+    message = r"checkpoint.safetensors is of another run \(batch_size was 16, now 8; epochs was 3, now 4\): resume with"
     with pytest.raises(ValueError, match=message):
-        trainer(data, config, tmp_path, batch_size=8).fit(resume=True)
-    with pytest.raises(ValueError, match=message):
+        trainer(data, config, tmp_path, batch_size=8, epochs=4).fit(resume=True)
+    with pytest.raises(ValueError, match=r"is of another run \(data was [0-9a-f]{64}, now [0-9a-f]{64}\)"):
         trainer(make_data(seed=1), config, tmp_path).fit(resume=True)
+    other = trainer(data, config, tmp_path)
+    other.model.primary.convolution = "direct"
+    with pytest.raises(ValueError, match="convolution was auto, now direct"):
+        other.fit(resume=True)
+    trainer(data, config, tmp_path, test_every=1, checkpoint_every=5).fit(resume=True)  # these change no weights
     with pytest.raises(FileNotFoundError, match="checkpoint.safetensors does not exist: there is nothing to resume"):
-        trainer(data, config, tmp_path / "none").fit(resume=True)
+        trainer(data, config, tmp_path / "none", tensorboard=True).fit(resume=True)
+    assert not (tmp_path / "none").exists()
     (tmp_path / "checkpoint.safetensors").write_bytes(b"junk")
     with pytest.raises(ValueError, match="checkpoint.safetensors is damaged or not a safetensors file"):
         trainer(data, config, tmp_path).fit(resume=True)

@@ -1,6 +1,23 @@
 """What a trained network does, in numbers and figures."""
 
-from fastcaps.analysis.evaluation import Evaluation, Variant, evaluate
-from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
+from typing import TYPE_CHECKING
+
+from fastcaps._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fastcaps.analysis.evaluation import Evaluation, Variant, evaluate
+    from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
 
 __all__ = ["evaluate", "Evaluation", "Variant", "compare", "Comparison", "proportion_interval"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "evaluate": "fastcaps.analysis.evaluation",
+        "Evaluation": "fastcaps.analysis.evaluation",
+        "Variant": "fastcaps.analysis.evaluation",
+        "compare": "fastcaps.analysis.statistics",
+        "Comparison": "fastcaps.analysis.statistics",
+        "proportion_interval": "fastcaps.analysis.statistics",
+    },
+)

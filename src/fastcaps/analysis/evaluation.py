@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
 from fastcaps.functional import fold_weights, normalize, squash
+from fastcaps.functional.labels import checked_labels
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, fold
 
@@ -34,6 +35,7 @@ class Variant:
         confusion: images of class (row) taken for class (column) ``(j j)``.
         images_per_second: of the whole network; None where that means nothing.
         against_dynamic: the paired comparison; None for dynamic routing itself.
+        against_uniform: likewise, for fast routing only: what its coefficients are good for.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Variant:
     confusion: NDArray[np.int64]
     images_per_second: float | None
     against_dynamic: Comparison | None
+    against_uniform: Comparison | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Evaluation:
                     "confusion": variant.confusion.tolist(),
                     "images_per_second": variant.images_per_second,
                     "against_dynamic": asdict(variant.against_dynamic) if variant.against_dynamic else None,
+                    "against_uniform": asdict(variant.against_uniform) if variant.against_uniform else None,
                 }
                 for name, variant in self.variants.items()
             },
@@ -97,23 +101,24 @@ def evaluate(
         batches: images ``(b c h w)`` and labels ``(b)``.
         observe: told how many images were just done.
     """
-    model = model.eval()
+    was_training = model.training
+    model.eval()
     weight = model.routing.weight
     fast = fold(model, master)
-    uniform = fold_weights(weight, torch.ones_like(master.values, dtype=weight.dtype, device=weight.device))
-    own = _folded_containers(model, master)  # (j, i·d, j·e)
+    uniform = fold(model, torch.ones_like(master.values))
     ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "dynamic": lambda images, labels: model(images).lengths,
         "fast": lambda images, labels: fast(images).lengths,
-        "uniform": lambda images, labels: _lengths(model, images, uniform),
-        "ceiling": lambda images, labels: _own_lengths(model, images, labels, own),
+        "uniform": lambda images, labels: uniform(images).lengths,
+        "ceiling": lambda images, labels: _own_lengths(model, master, images, labels),
     }
     found: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ways}
     seconds = dict.fromkeys(ways, 0.0)
     truth: list[NDArray[np.int64]] = []
     timed = 0
     for number, (images, labels) in enumerate(batches):
-        on_device, label_device = images.to(weight.device), labels.to(weight.device)
+        on_device = images.to(weight.device)
+        label_device = checked_labels(labels.to(weight.device), len(images), model.config.classes)
         for name, way in ways.items():
             start = time.perf_counter()
             lengths = way(on_device, label_device)
@@ -123,15 +128,15 @@ def evaluate(
         timed += len(labels) if number else 0
         truth.append(labels.cpu().numpy())
         observe(len(labels))
+    model.train(was_training)
     if not truth:
         raise ValueError("there are no images to evaluate on")
     labels_ = np.concatenate(truth)
     predictions = {name: np.concatenate(parts) for name, parts in found.items()}
     variants = {}
     for name, answers in predictions.items():
-        speed = timed / seconds[name] if timed and name in ("dynamic", "fast") else None
-        against = None if name == "dynamic" else compare(predictions["dynamic"], answers, labels_)
-        variants[name] = _variant(name, answers, labels_, model.config.classes, speed, against)
+        speed = timed / seconds[name] if timed and name != "ceiling" else None
+        variants[name] = _variant(name, answers, labels_, model.config.classes, speed, predictions)
     return Evaluation(labels_, model.config.class_names, variants)
 
 
@@ -141,7 +146,7 @@ def _variant(
     labels: NDArray[np.int64],
     classes: int,
     speed: float | None,
-    against: Comparison | None,
+    others: dict[str, NDArray[np.int64]],
 ) -> Variant:
     confusion = np.zeros((classes, classes), np.int64)
     np.add.at(confusion, (labels, predictions), 1)
@@ -157,32 +162,21 @@ def _variant(
         per_class=per_class,
         confusion=confusion,
         images_per_second=speed,
-        against_dynamic=against,
+        against_dynamic=None if name == "dynamic" else compare(others["dynamic"], predictions, labels),
+        against_uniform=compare(others["uniform"], predictions, labels) if name == "fast" else None,
     )
 
 
-def _folded_containers(model: CapsNet, master: MasterCoefficients) -> Tensor:
-    """The weights folded with each class's own normalised container: ``(j, i·d, j·e)``."""
+def _own_lengths(model: CapsNet, master: MasterCoefficients, images: Tensor, labels: Tensor) -> Tensor:
+    """Lengths ``(b j)`` with each image's own class's container, normalised, for coefficients."""
     weight = model.routing.weight
-    rows = normalize(
-        master.containers / master.counts[:, None, None],
-        master.normalization,
-        master.lower,
-        master.upper,
-    )  # (j, i, j)
-    return torch.stack([fold_weights(weight, matrix.to(weight.device, weight.dtype)) for matrix in rows])
-
-
-def _lengths(model: CapsNet, images: Tensor, folded: Tensor) -> Tensor:
-    """Lengths ``(b j)`` with folded weights ``(i·d, j·e)``."""
-    sums = model.lower_capsules(images).flatten(1) @ folded  # (b, j·e)
-    lengths: Tensor = torch.linalg.vector_norm(squash(sums.view(len(images), model.config.classes, -1)), dim=-1)
-    return lengths
-
-
-def _own_lengths(model: CapsNet, images: Tensor, labels: Tensor, own: Tensor) -> Tensor:
-    """Lengths ``(b j)`` with each image's own class's folded weights."""
-    lengths = images.new_empty(len(images), model.config.classes, dtype=own.dtype)
+    capsules = model.lower_capsules(images).flatten(1)  # (b, i·d)
+    lengths = capsules.new_empty(len(images), model.config.classes)
     for label in torch.unique(labels):
-        lengths[labels == label] = _lengths(model, images[labels == label], own[label])
+        mean = master.containers[label] / master.counts[label]  # (i, j)
+        rows = normalize(mean, master.normalization, master.lower, master.upper)  # (i, j)
+        mine = labels == label
+        sums = capsules[mine] @ fold_weights(weight, rows.to(weight.device, weight.dtype))  # (b, j·e)
+        own = squash(sums.view(-1, model.config.classes, model.config.class_dimension))  # (b, j, e)
+        lengths[mine] = torch.linalg.vector_norm(own, dim=-1)
     return lengths

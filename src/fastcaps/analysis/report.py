@@ -17,7 +17,7 @@ small { color: GrayText; }
 """
 
 _MEANINGS = {
-    "dynamic": "three iterations of routing for each image, as trained",
+    "dynamic": "the routing loop for each image, as trained",
     "fast": "master coefficients, folded into the weights",
     "uniform": "all coefficients 1: no routing at all",
     "ceiling": "each image with its own class's coefficients, which needs the answer",
@@ -66,19 +66,30 @@ batches of {found["batch_size"]}.</p>
 
 def verdict(found: dict[str, Any]) -> str:
     """What an evaluation says, in two sentences made of its numbers."""
-    dynamic, fast, uniform = (found["variants"][name] for name in ("dynamic", "fast", "uniform"))
+    dynamic, fast = found["variants"]["dynamic"], found["variants"]["fast"]
     against = fast["against_dynamic"]
     if dynamic["images_per_second"] and fast["images_per_second"]:
         ratio = fast["images_per_second"] / dynamic["images_per_second"]
         speed = f"Without its routing loop the network is {ratio:.1f} times as fast"
     else:
         speed = "Speeds were not measured on so few images"
-    gap = 100 * (fast["accuracy"] - uniform["accuracy"])
-    beside = f"{abs(gap):.2f} points {'better' if gap > 0 else 'worse'} than" if gap else "as good as"
     return (
         f"{speed}; {against['changed']} of {found['images']:,} answers change, {against['gained']} for the better and "
-        f"{against['lost']} for the worse. It is {beside} the same network with no routing at all."
+        f"{against['lost']} for the worse. {against_uniform(found)}"
     )
+
+
+def against_uniform(found: dict[str, Any]) -> str:
+    """What master coefficients are good for: fast routing beside no routing at all, as a paired test says."""
+    against = found["variants"]["fast"]["against_uniform"]
+    points = 100 * against["difference"]
+    counts = f"+{against['gained']} −{against['lost']} answers, McNemar p = {against['p_value']:.2g}"
+    if against["p_value"] >= 0.05:
+        return (
+            f"Fast routing can't be told from all coefficients 1, no routing at all ({points:+.2f} points, {counts})."
+        )
+    word = "better" if points > 0 else "worse"
+    return f"Fast routing is {word} than all coefficients 1, no routing at all ({points:+.2f} points, {counts})."
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -95,8 +95,8 @@ def set_up(device: str, threads: int | None) -> "torch.device":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} can't be used here ({reason}): try cpu, or auto") from None
     return found

@@ -64,13 +64,19 @@ def accumulated(
 
     model = run.model().to(device)
     data = run.data(data_dir)
-    with counted("accumulating", len(data.train)) as observe:
+    images = run.training_part(data)
+    with counted("accumulating", len(images)) as observe:
         master = fastcaps.accumulate(
             model,
-            batches(data.train, batch_size, view=data.augmentation.test_view),
+            batches(images, batch_size, view=data.augmentation.test_view),
             iteration=iteration,
             observe=observe,
-            provenance={"data": data.name, "data_fingerprint": data.fingerprint, "part": "train", "filter": "none"},
+            provenance={
+                "data": data.name,
+                "data_fingerprint": data.fingerprint,
+                "part": "train" if len(images) == len(data.train) else "train without validation",
+                "filter": "none",
+            },
         )
     if out is None:
         fastcaps.fold(model, master).save_pretrained(run.fast_folder)

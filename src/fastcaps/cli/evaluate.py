@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fastcaps._extras import require
+from fastcaps.analysis.report import against_uniform
 from fastcaps.cli._common import (
     DataDir,
     Device,
@@ -136,6 +137,7 @@ def print_evaluation(found: dict[str, Any]) -> None:
         ["routing", "accuracy", "95 %", "errors", "changed", "gained, lost", "McNemar p", "images/s"],
         rows,
     )
+    typer.echo(against_uniform(found))
     names = [name for name in ("dynamic", "fast") if name in found["variants"]]
     print_table(
         "Accuracy by class",

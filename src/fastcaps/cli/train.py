@@ -68,6 +68,8 @@ def train(
     target = set_up(device, threads)
     images = load(data, data_dir=data_dir, **chosen(size=_size(size), test_fraction=test_fraction))
     if validation is not None and 1 <= validation < math.inf:
+        if validation != int(validation):
+            raise typer.BadParameter(f"--validation {validation}: expected a part below 1, or a whole number of images")
         validation = int(validation)
     settings = TrainSettings.for_data(
         images.name,
@@ -98,11 +100,15 @@ def train(
     if as_json:
         print_json({"run": str(out), "history": history})
     else:
-        last = history[-1]
-        words = [f"loss {last['loss']:.4f}", f"training accuracy {last['accuracy']:.2%}"]
-        words += [f"{part} accuracy {last[f'{part}_accuracy']:.2%}" for part in _measured(last)]
-        typer.echo(f"{out}: {last['epoch']} epochs, {', '.join(words)}")
+        kept = trainer.progress.best or history[-1]
+        words = [f"loss {kept['loss']:.4f}", f"training accuracy {kept['accuracy']:.2%}"]
+        words += [f"{part} accuracy {kept[f'{part}_accuracy']:.2%}" for part in _measured(kept)]
+        typer.echo(f"{out}: epoch {kept['epoch']} of {len(history)}, {', '.join(words)}")
         typer.echo(f"next: fastcaps accumulate {out}", err=True)
+
+
+# What the images decide.
+_FROM_DATA = {"height", "width", "channels", "classes", "class_names"}
 
 
 def _measured(row: dict[str, Any]) -> list[str]:
@@ -111,7 +117,7 @@ def _measured(row: dict[str, Any]) -> list[str]:
 
 def _changes(texts: list[str]) -> dict[str, Any]:
     """Entries of the configuration from texts such as ``decoder=[64,128]``."""
-    known = {field.name for field in dataclasses.fields(CapsNetConfig)}
+    known = {field.name for field in dataclasses.fields(CapsNetConfig)} - _FROM_DATA
     changes = {}
     for text in texts:
         name, equals, value = text.partition("=")

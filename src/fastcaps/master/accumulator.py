@@ -41,6 +41,18 @@ class MasterAccumulator:
         self.lower, self.upper = lower, upper
         self.containers = torch.zeros(classes, lower_capsules, classes, dtype=torch.float64)  # (j, i, j)
         self.counts = torch.zeros(classes, dtype=torch.int64)  # (j)
+        self.iteration: int | None = None
+        self.model_hash: str | None = None
+
+    @classmethod
+    def from_coefficients(cls, master: MasterCoefficients) -> Self:
+        """The sums that a file of master coefficients keeps, to be merged with others or added to."""
+        lower_capsules, classes = master.values.shape
+        sums = cls(lower_capsules, classes, master.normalization, master.lower, master.upper)
+        sums.containers += master.containers
+        sums.counts += master.counts
+        sums.iteration, sums.model_hash = master.iteration, master.model_hash
+        return sums
 
     def update(self, coefficients: Tensor, labels: Tensor) -> Self:
         """Add the coefficients ``(b i j)`` of images with these labels ``(b)``."""
@@ -68,11 +80,11 @@ class MasterAccumulator:
         self.counts += other.counts
         return self
 
-    def compute(self, **about: Any) -> MasterCoefficients:
+    def compute(self, provenance: dict[str, Any] | None = None) -> MasterCoefficients:
         """The master coefficients of what was added so far.
 
         Args:
-            about: `MasterCoefficients`' ``iteration``, ``model_hash`` and ``provenance``, where known.
+            provenance: anything worth keeping with them, as JSON.
         """
         empty = (self.counts == 0).nonzero().flatten().tolist()
         if empty:
@@ -91,13 +103,17 @@ class MasterAccumulator:
             normalization=self.normalization,
             lower=self.lower,
             upper=self.upper,
-            **about,
+            iteration=self.iteration,
+            model_hash=self.model_hash,
+            provenance=provenance or {},
         )
 
     def _settings(self) -> str:
         classes, lower_capsules, _ = self.containers.shape
         bounds = f" from {self.lower} to {self.upper}" if self.normalization == "max_min" else ""
-        return f"{lower_capsules}×{classes} capsules with {self.normalization}{bounds}"
+        text = f"{lower_capsules}×{classes} capsules with {self.normalization}{bounds}"
+        text += f", iteration {self.iteration}" if self.iteration is not None else ""
+        return text + (f", weights {self.model_hash[:12]}" if self.model_hash is not None else "")
 
 
 @torch.no_grad()
@@ -133,10 +149,11 @@ def accumulate(
         config.lower,
         config.upper,
     )
+    sums.iteration, sums.model_hash = iteration, weights_hash(model)
     device = model.routing.weight.device
     for images, labels in batches:
         # The coefficients of iteration k don't depend on those that follow: route only that far.
         output = model(images.to(device), with_coefficients=True, iterations=iteration)
         sums.update(output.coefficients, labels)
         observe(len(labels))
-    return sums.compute(iteration=iteration, model_hash=weights_hash(model), provenance=provenance or {})
+    return sums.compute(provenance)

@@ -36,8 +36,9 @@ class FastConvolution:
     """Does the work of an `nn.Conv2d` by Winograd's method; no part of the network's state.
 
     Without gradient, the transformed kernel is made once and kept as long as the weights stay what they are. That they
-    do is seen from their version, address, type and device, and, because ``weight.data`` can be written without a
-    trace, from a sample of their values. Buffers are kept, too. Copies and pickles hold neither.
+    do is seen from their version, address, type and device. ``weight.data`` can be written without a trace in these; a
+    sample of the values catches that for all but single entries of large kernels. Buffers are kept, too. Copies and
+    pickles hold neither.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,9 @@ class Stem(nn.Module):
         """Images ``(b c h w)`` to maps ``(b k h' w')``."""
         if self.standardize:
             images = standardized(images)
-        if not is_plain(images) or (images.requires_grad and torch.is_grad_enabled()):
+        # Patches side by side pay only where they are smaller than what comes of them.
+        fits = self.conv.weight[0].numel() < len(self.conv.weight) and is_plain(images)
+        if not fits or (images.requires_grad and torch.is_grad_enabled()):
             return torch.relu(self.conv(images))
         return unfolded_conv2d_relu(images, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
 

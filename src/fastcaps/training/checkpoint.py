@@ -28,7 +28,8 @@ class Progress:
         step: steps done in the epoch that follows.
         sums: loss, correct answers and images of those steps.
         history: one entry for each epoch done.
-        best: the best validation accuracy so far.
+        best: the entry of the epoch that did best on the validation split.
+        saturated: steps in a row with capsules of full length.
         seconds: spent on training.
     """
 
@@ -36,11 +37,14 @@ class Progress:
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    best: float | None = None
+    best: dict[str, Any] | None = None
+    saturated: int = 0
     seconds: float = 0.0
 
 
-def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progress: Progress, run: str) -> None:
+def save(
+    path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progress: Progress, run: dict[str, Any]
+) -> None:
     """Write a checkpoint, whole or not at all.
 
     Args:
@@ -48,18 +52,18 @@ def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progre
         model: with its weights.
         optimizer: with its moments.
         progress: how far it has come.
-        run: what identifies the run that may go on from here.
+        run: what must be the same for a run to go on from here.
     """
     names = [name for name, _ in model.named_parameters()]
     tensors = {f"model.{name}": tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     for number, moments in optimizer.state_dict()["state"].items():
         for moment in _MOMENTS:
             tensors[f"adam.{moment}.{names[number]}"] = moments[moment].detach().cpu().contiguous()
-    metadata = {"kind": _KIND, "run": run, "progress": json.dumps(asdict(progress))}
+    metadata = {"kind": _KIND, "run": json.dumps(run), "progress": json.dumps(asdict(progress))}
     write_atomically({path: safetensors.torch.save(tensors, metadata=metadata)})
 
 
-def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: str) -> Progress:
+def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: dict[str, Any]) -> Progress:
     """Bring weights and moments back from a checkpoint of the same run."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: there is nothing to resume, start the run without it")
@@ -68,8 +72,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: s
             metadata = file.metadata() or {}
             if metadata.get("kind") != _KIND:
                 raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
-            if metadata["run"] != run:
-                raise ValueError(f"{path} is of a run with other settings, network or data: resume with the same")
+            _check_same(path, json.loads(metadata["run"]), json.loads(json.dumps(run)))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
@@ -81,3 +84,11 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: s
             state[number] = {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return Progress(**json.loads(metadata["progress"]))
+
+
+def _check_same(path: Path, kept: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse to go on with another run, naming what is different."""
+    names = sorted(kept.keys() | given.keys())
+    differences = [f"{k} was {kept.get(k)}, now {given.get(k)}" for k in names if kept.get(k) != given.get(k)]
+    if differences:
+        raise ValueError(f"{path} is of another run ({'; '.join(differences)}): resume with the same, or start anew")

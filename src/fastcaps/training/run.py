@@ -7,9 +7,11 @@
 | ``checkpoint.safetensors`` | train | the state to go on from |
 | ``best/`` | train | with a validation split: the weights that did best on it |
 | ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
+| ``tensorboard/`` | train | events, when asked for |
 | ``master.safetensors`` | accumulate | the master coefficients of ``model/``; others beside it under other names |
 | ``fast/`` | accumulate | ``model/`` with ``master.safetensors`` folded in |
 | ``evaluation.json``, ``confusion.png`` | evaluate | what was measured |
+| ``report/`` | demo | a page about it |
 """
 
 import json
@@ -22,7 +24,7 @@ from fastcaps._files import json_bytes, write_atomically
 from fastcaps.shipped import located, names
 
 if TYPE_CHECKING:
-    from fastcaps.data import DataSet
+    from fastcaps.data import DataSet, Split
     from fastcaps.master import MasterCoefficients
     from fastcaps.nn import CapsNet
 
@@ -124,6 +126,13 @@ class Run:
                 f"{self.master_file} does not exist: make it with fastcaps accumulate {self.folder}"
             )
         return MasterCoefficients.load(file or self.master_file)
+
+    def training_part(self, data: "DataSet") -> "Split":
+        """The images it was trained on: the data set's training images without those held out for validation."""
+        settings = self.about["settings"]
+        if not settings["validation"]:
+            return data.train
+        return data.validation_split(settings["validation"], settings["seed"])[0]
 
     def data(self, data_dir: str | Path | None = None) -> "DataSet":
         """The data set it was trained with; refused when the images are others now."""

@@ -21,7 +21,7 @@ class TrainSettings:
     Attributes:
         epochs: passes over the training images.
         batch_size: images a step.
-        seed: of the weights, the order and the augmentation.
+        seed: of the order and the augmentation; the command line draws the weights with it, too.
         learning_rate: of Adam, at its highest.
         final_rate: part of the learning rate that is left at the last step.
         warmup: steps over which the learning rate rises.
@@ -59,8 +59,8 @@ class TrainSettings:
             "checkpoint_every": 0,
         }.items():
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"{name} is {value!r}, expected a whole number, at least {least}")
+            if type(value) is not int or not least <= value < 2**63:
+                raise ValueError(f"{name} is {value!r}, expected a whole number, at least {least}, below 2^63")
         for name in ("learning_rate", "final_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")

@@ -4,7 +4,6 @@ The order of the images and their augmentation follow from seed, epoch and step,
 a run that was killed and resumed ends with the very weights of one that was not (on a CPU, with as many threads).
 """
 
-import hashlib
 import json
 import platform
 import signal
@@ -103,8 +102,8 @@ class Trainer:
         self.progress = Progress()
         self.observe = observe
         self._about = about or {}
-        self._writer = self._summary_writer() if tensorboard else None
-        self._saturated = 0
+        self._tensorboard = tensorboard
+        self._writer: Any = None
         self._speed = 0.0
 
     @property
@@ -113,10 +112,16 @@ class Trainer:
         return self.model.routing.weight.device
 
     @property
-    def identity(self) -> str:
-        """What must be the same for a run to be resumed: settings, network, data."""
-        parts = [self.settings.to_dict(), self.model.config.to_dict(), self.data.fingerprint]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to be resumed: whatever decides the weights, but the number of threads."""
+        harmless = ("test_every", "checkpoint_every")
+        return {
+            **{name: value for name, value in self.settings.to_dict().items() if name not in harmless},
+            **self.model.config.to_dict(),
+            "augmentation": self.data.augmentation.to_dict(),
+            "data": self.data.fingerprint,
+            "convolution": self.model.primary.convolution,
+        }
 
     def fit(self, *, resume: bool = False) -> list[dict[str, Any]]:
         """Train to the end.
@@ -129,12 +134,13 @@ class Trainer:
         """
         if resume:
             self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self.optimizer, self.identity)
-        elif self.run.about_file.exists() or self.run.checkpoint_file.exists():
+        elif self.run.checkpoint_file.exists():
             raise ValueError(f"{self.run.folder} holds a run already: pass --resume to go on, or choose another folder")
         remove_leftovers(self.run.folder)
+        # The checkpoint comes first: wherever a run is killed, it can be resumed.
+        self._save()
         self._describe("running")
-        if not resume:
-            self._save()
+        self._writer = self._summary_writer() if self._tensorboard else None
         with _stop_between_steps() as stopped:
             while self.progress.epoch < self.settings.epochs:
                 self._epoch(stopped)
@@ -156,16 +162,16 @@ class Trainer:
             epoch=progress.epoch,
             start=progress.step,
         ):
-            before = time.monotonic()
             loss, lengths = self._step(images.to(self.device), labels.to(self.device))
             sums["loss"] += loss * len(labels)
             sums["correct"] += float((lengths.argmax(1).cpu() == labels).sum())
             sums["images"] += len(labels)
             progress.step += 1
             self._check(loss, float(lengths.mean()))
-            progress.seconds += time.monotonic() - begun
-            begun = time.monotonic()
-            self._tell(len(labels) / (time.monotonic() - before))
+            now = time.monotonic()
+            progress.seconds += now - begun
+            self._tell(len(labels) / (now - begun))
+            begun = now
             if stopped.is_set():
                 self._save()
                 raise KeyboardInterrupt
@@ -197,10 +203,10 @@ class Trainer:
         if not np.isfinite(loss):
             raise ValueError(
                 f"the loss became {loss} {where}: lower --learning-rate ({self.settings.learning_rate:g}) or raise "
-                f"--warmup ({self.settings.warmup}); the last checkpoint is from before"
+                f"--warmup ({self.settings.warmup}) and start again"
             )
-        self._saturated = self._saturated + 1 if length > _SATURATED else 0
-        if self._saturated >= _PATIENCE:
+        self.progress.saturated = self.progress.saturated + 1 if length > _SATURATED else 0
+        if self.progress.saturated >= _PATIENCE:
             raise ValueError(
                 f"the capsules have saturated {where}: their mean length was {length:.3f}, above {_SATURATED} for "
                 f"{_PATIENCE} steps, where nothing is learned: lower --learning-rate "
@@ -213,7 +219,7 @@ class Trainer:
             "epoch": progress.epoch + 1,
             "loss": sums["loss"] / sums["images"],
             "accuracy": sums["correct"] / sums["images"],
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": settings.rate((progress.epoch + 1) * self.steps - 1, settings.epochs * self.steps),
         }
         if self.validation is not None:
             row["validation_accuracy"] = self._accuracy(self.validation)
@@ -223,8 +229,10 @@ class Trainer:
         row["seconds"] = round(progress.seconds, 1)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, {}
         progress.history.append(row)
-        if self.validation is not None and (progress.best is None or row["validation_accuracy"] > progress.best):
-            progress.best = row["validation_accuracy"]
+        best = progress.best
+        if self.validation is not None and (best is None or row["validation_accuracy"] > best["validation_accuracy"]):
+            progress.best = row
+            self._check_weights()
             self.model.save_pretrained(self.run.best_folder)
         if self._writer is not None:
             for name, value in row.items():
@@ -239,15 +247,15 @@ class Trainer:
         return correct / len(split)
 
     def _finish(self) -> None:
-        model: CapsuleNetwork = self.model.eval()
+        self._check_weights()
+        self.model.eval()
         if self.validation is not None:
-            model = CapsNet.from_pretrained(self.run.best_folder)
-            self.model.load_state_dict(model.state_dict())
+            self.model.load_state_dict(CapsNet.from_pretrained(self.run.best_folder).state_dict())
         self.model.provenance = {
             "data": self.data.name,
             "data_provenance": self.data.provenance,
             "settings": self.settings.to_dict(),
-            "last_epoch": self.progress.history[-1],
+            "epoch": self.progress.best or self.progress.history[-1],
             "versions": versions(),
         }
         self.model.save_pretrained(self.run.model_folder)
@@ -255,7 +263,18 @@ class Trainer:
         if self._writer is not None:
             self._writer.close()
 
+    def _check_weights(self) -> None:
+        """Keep weights that are broken from being kept."""
+        for name, parameter in self.model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise ValueError(
+                    f"the weights {name} are not finite any more in epoch {self.progress.epoch + 1}, step "
+                    f"{self.progress.step}: lower --learning-rate ({self.settings.learning_rate:g}) or raise "
+                    f"--warmup ({self.settings.warmup}) and start again"
+                )
+
     def _save(self) -> None:
+        self._check_weights()
         lines = "".join(json.dumps(row) + "\n" for row in self.progress.history)
         write_atomically({self.run.metrics_file: lines.encode()})
         checkpoint.save(self.run.checkpoint_file, self.model, self.optimizer, self.progress, self.identity)
@@ -279,6 +298,7 @@ class Trainer:
                 "data": data,
                 "settings": self.settings.to_dict(),
                 "config": self.model.config.to_dict(),
+                "convolution": self.model.primary.convolution,
                 "device": str(self.device),
                 "threads": torch.get_num_threads(),
                 "versions": versions(),
@@ -309,7 +329,8 @@ class Trainer:
         require("writing TensorBoard events", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        return SummaryWriter(str(self.run.folder / "tensorboard"))
+        # What a run that was killed wrote of the epoch that is done again is taken back.
+        return SummaryWriter(str(self.run.folder / "tensorboard"), purge_step=self.progress.epoch + 1)
 
 
 @torch.no_grad()
