@@ -6,7 +6,14 @@ import torch
 
 from benchmarks.measure import peak_memory, table, times
 from benchmarks.plain import plain_routing
-from fastcaps.functional import dynamic_routing, fast_routing, fold_weights, prediction_vectors, route_capsules, squash
+from fastcaps.functional import (
+    dynamic_routing,
+    fast_routing,
+    fold_weights,
+    folded_routing,
+    prediction_vectors,
+    route_capsules,
+)
 
 B, I, D, J, E = 128, 1152, 8, 10, 16  # noqa: E741
 
@@ -46,7 +53,7 @@ def inference(name: str) -> Run:
         "plain loop": lambda: plain_routing(prediction_vectors(lower, weight)),
         "dynamic, in pieces": lambda: route_capsules(lower, weight),
         "fast, votes made": lambda: fast_routing(prediction_vectors(lower, weight), coefficients),
-        "folded": lambda: squash((lower.view(B, I * D) @ folded).view(B, J, E)),
+        "folded": lambda: folded_routing(lower, folded, J, torch.get_num_threads()),
     }
     return runs[name]
 

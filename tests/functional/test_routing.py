@@ -246,7 +246,9 @@ def test_folded_weights_equal_fast_routing_on_votes(b, i, d, j, e):
     coefficients = torch.rand(i, j, dtype=torch.float64)
     folded = F.fold_weights(weight, coefficients)
     assert folded.shape == (i * d, j * e)
-    found = F.squash((lower.reshape(b, i * d) @ folded).view(b, j, e))
+    found = F.folded_routing(lower, folded, j)
+    for parts in (2, 3, i * d, i * d + 1):
+        torch.testing.assert_close(F.folded_routing(lower, folded, j, parts), found, rtol=1e-12, atol=1e-13)
     expected = F.fast_routing(F.prediction_vectors(lower, weight), coefficients)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
     for k in range(b):
@@ -294,6 +296,10 @@ votes = torch.zeros(2, 5, 3, 4)
         (
             lambda: F.fold_weights(torch.zeros(5, 3), torch.zeros(5, 3)),
             r"weights have shape \(5, 3\), expected",
+        ),
+        (
+            lambda: F.folded_routing(torch.zeros(2, 5, 4), torch.zeros(20, 12), 5),
+            r"lower capsules have shape \(2, 5, 4\), folded weights \(20, 12\) for 5 classes: expected \(b, i, d\) and",
         ),
         (
             lambda: F.fold_weights(torch.zeros(5, 2, 3, 4), torch.zeros(3, 5)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
-from fastcaps.functional import fold_weights, normalize, squash
+from fastcaps.functional import fold_weights, folded_routing, normalize
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, fold
@@ -170,13 +170,13 @@ def _variant(
 def _own_lengths(model: CapsNet, master: MasterCoefficients, images: Tensor, labels: Tensor) -> Tensor:
     """Lengths ``(b j)`` with each image's own class's container, normalised, for coefficients."""
     weight = model.routing.weight
-    capsules = model.lower_capsules(images).flatten(1)  # (b, i·d)
+    capsules = model.lower_capsules(images)  # (b, i, d)
     lengths = capsules.new_empty(len(images), model.config.classes)
     for label in torch.unique(labels):
         mean = master.containers[label] / master.counts[label]  # (i, j)
         rows = normalize(mean, master.normalization, master.lower, master.upper)  # (i, j)
         mine = labels == label
-        sums = capsules[mine] @ fold_weights(weight, rows.to(weight.device, weight.dtype))  # (b, j·e)
-        own = squash(sums.view(-1, model.config.classes, model.config.class_dimension))  # (b, j, e)
+        folded = fold_weights(weight, rows.to(weight.device, weight.dtype))  # (i·d, j·e)
+        own = folded_routing(capsules[mine], folded, model.config.classes)  # (b, j, e)
         lengths[mine] = torch.linalg.vector_norm(own, dim=-1)
     return lengths

@@ -12,6 +12,7 @@ from fastcaps.functional.routing import (
     dynamic_routing,
     fast_routing,
     fold_weights,
+    folded_routing,
     prediction_vectors,
     route_capsules,
     routing_trace,
@@ -29,6 +30,7 @@ __all__ = [
     "routing_trace",
     "fast_routing",
     "fold_weights",
+    "folded_routing",
     "margin_loss",
     "reconstruction_loss",
 ]

@@ -7,7 +7,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from fastcaps.functional import Routing, route_capsules, squash
+from fastcaps.functional import Routing, folded_routing, route_capsules, squash
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.convolution import FastConvolution, is_plain
 from fastcaps.nn.unfolded import unfolded_conv2d_relu
@@ -126,14 +126,14 @@ class FoldedCaps(nn.Module):
 
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__()
-        self.shape = (config.classes, config.class_dimension)
+        self.classes = config.classes
         inputs = config.lower_capsules * config.lower_dimension
         self.weight = nn.Parameter(torch.empty(inputs, config.classes * config.class_dimension))
 
     def forward(self, lower_capsules: Tensor) -> Tensor:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)``."""
-        sums = lower_capsules.flatten(1) @ self.weight  # (b, j·e)
-        return squash(sums.view(-1, *self.shape))  # (b, j, e)
+        parts = torch.get_num_threads() if is_plain(lower_capsules) else 1
+        return folded_routing(lower_capsules, self.weight, self.classes, parts)
 
 
 class Decoder(nn.Module):
