@@ -214,18 +214,18 @@ def folded_routing(lower_capsules: Tensor, folded: Tensor, classes: int, parts: 
     Returns:
         Class capsules ``(b j e)``.
     """
-    inputs = lower_capsules.shape[1:].numel()
+    b, inputs = len(lower_capsules), lower_capsules.shape[1:].numel()
     if lower_capsules.ndim != 3 or folded.ndim != 2 or inputs != len(folded) or folded.shape[1] % classes:
         raise ValueError(
             f"lower capsules have shape {tuple(lower_capsules.shape)}, folded weights {tuple(folded.shape)} for "
             f"{classes} classes: expected (b, i, d) and (i·d, j·e)"
         )
     if parts > 1 and inputs % parts == 0:
-        flat = lower_capsules.flatten(1).unflatten(1, (parts, -1)).transpose(0, 1)  # (parts, b, i·d / parts)
+        flat = lower_capsules.reshape(b, parts, inputs // parts).transpose(0, 1)  # (parts, b, i·d / parts)
         sums = torch.bmm(flat, folded.view(parts, -1, folded.shape[1])).sum(0)  # (b, j·e)
     else:
         sums = lower_capsules.flatten(1) @ folded  # (b, j·e)
-    return squash(sums.unflatten(1, (classes, -1)))  # (b, j, e)
+    return squash(sums.view(b, classes, folded.shape[1] // classes))  # (b, j, e)
 
 
 def _check_capsules(lower_capsules: Tensor, weight: Tensor) -> None:
