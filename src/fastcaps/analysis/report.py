@@ -10,7 +10,9 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
-th:first-child, td:first-child { text-align: left; }
+td { white-space: nowrap; }
+th:first-child, td:first-child, td:last-child { text-align: left; }
+td:last-child { white-space: normal; min-width: 14rem; }
 .wide { overflow-x: auto; }
 img { max-width: 100%; background: #fff; }
 small { color: GrayText; }

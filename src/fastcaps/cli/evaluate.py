@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fastcaps._extras import require
-from fastcaps.analysis.report import against_uniform
+from fastcaps.analysis.report import verdict
 from fastcaps.cli._common import (
     DataDir,
     Device,
@@ -62,6 +62,7 @@ def evaluate(
         print_json(found)
         return
     print_evaluation(found)
+    typer.echo(verdict(found))
     if folder is not None:
         typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
 
@@ -137,7 +138,6 @@ def print_evaluation(found: dict[str, Any]) -> None:
         ["routing", "accuracy", "95 %", "errors", "changed", "gained, lost", "McNemar p", "images/s"],
         rows,
     )
-    typer.echo(against_uniform(found))
     names = [name for name in ("dynamic", "fast") if name in found["variants"]]
     print_table(
         "Accuracy by class",
