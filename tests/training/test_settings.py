@@ -13,11 +13,11 @@ from fastcaps.training import TrainSettings
 def test_the_rate_rises_then_decays_exponentially(steps, warmup, final):
     settings = TrainSettings(learning_rate=0.5, warmup=warmup, final_rate=final)
     rates = [settings.rate(step, steps) for step in range(steps)]
+    warmup = min(warmup, steps // 3)  # a short run doesn't spend itself on rising
     after = rates[warmup:]
     ratios = [b / a for a, b in pairwise(after)]
     assert all(ratio == pytest.approx(final ** (1 / (steps - 1))) for ratio in ratios)
-    if steps > warmup:
-        assert rates[-1] == pytest.approx(0.5 * final)
+    assert rates[-1] == pytest.approx(0.5 * final)
     if warmup > 1:
         assert rates[0] == pytest.approx(0.5 / warmup)
 

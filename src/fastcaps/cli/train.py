@@ -27,7 +27,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam, at its highest.")] = None,
     final_rate: Annotated[float | None, typer.Option(help="Part of it that is left at the end.")] = None,
-    warmup: Annotated[int | None, typer.Option(help="Steps over which it rises.")] = None,
+    warmup: Annotated[int | None, typer.Option(help="Steps over which it rises, at most a third of all.")] = None,
     reconstruction_weight: Annotated[float | None, typer.Option(help="Of the decoder's squared error.")] = None,
     positive_margin: Annotated[float | None, typer.Option(help="The label's capsule should be longer.")] = None,
     negative_margin: Annotated[float | None, typer.Option(help="The others should be shorter.")] = None,

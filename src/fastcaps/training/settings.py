@@ -24,7 +24,7 @@ class TrainSettings:
         seed: of the order and the augmentation; the command line draws the weights with it, too.
         learning_rate: of Adam, at its highest.
         final_rate: part of the learning rate that is left at the last step.
-        warmup: steps over which the learning rate rises.
+        warmup: steps over which the learning rate rises, at most a third of the run.
         reconstruction_weight: of the decoder's squared error beside the margin loss.
         positive_margin: length that the label's capsule should exceed.
         negative_margin: length that the others should stay below.
@@ -82,7 +82,8 @@ class TrainSettings:
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""
-        rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        warmup = min(self.warmup, steps // 3)
+        rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
         return self.learning_rate * rising * math.pow(self.final_rate, step / max(steps - 1, 1))
 
     def to_dict(self) -> dict[str, Any]:
