@@ -294,6 +294,14 @@ votes = torch.zeros(2, 5, 3, 4)
             r"lower capsules have shape \(2, 5\), weights \(5, 4, 3, 4\)",
         ),
         (
+            lambda: F.route_capsules(torch.zeros(2, 0, 4), torch.zeros(0, 4, 3, 4)),
+            r"lower capsules have shape \(2, 0, 4\), weights \(0, 4, 3, 4\): expected i, d, j, e at least 1",
+        ),
+        (
+            lambda: F.route_capsules(torch.zeros(2, 5, 4).double(), torch.zeros(5, 4, 3, 4)),
+            "lower capsules are torch.float64, weights torch.float32: expected one floating-point type",
+        ),
+        (
             lambda: F.fold_weights(torch.zeros(5, 3), torch.zeros(5, 3)),
             r"weights have shape \(5, 3\), expected",
         ),
