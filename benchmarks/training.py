@@ -1,6 +1,4 @@
-"""A whole training step at the paper's two shapes, batch 128: dynamic routing, plainly and as fastcaps does it, and fixed
-coefficients.
-"""
+"""A whole training step at the paper's two shapes, batch 128, with dynamic routing and with fixed coefficients."""
 
 from collections.abc import Callable
 

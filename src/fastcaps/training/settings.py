@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 # Where they come from is in docs/training.md.
-_EPOCHS = {"mnist": 10, "cifar10": 30, "digits": 10}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "mnist": {"epochs": 10},
+    "cifar10": {"epochs": 20, "warmup": 300, "final_rate": 0.05},
+    "digits": {"epochs": 10},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ class TrainSettings:
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:
         """The defaults for a data set, with changes."""
-        return cls(**({"epochs": _EPOCHS.get(name, cls.epochs)} | changes))
+        return cls(**(_DEFAULTS.get(name, {}) | changes))
 
     @classmethod
     def going_on(cls, **changes: Any) -> Self:
