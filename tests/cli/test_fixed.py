@@ -33,7 +33,10 @@ def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
     assert about["master"]["counts"] == [6, 6, 6]
     kept = MasterCoefficients.load(out / "master.safetensors")
     assert (kept.values == MasterCoefficients.load(master).values).all()
-    found = json.loads(invoke("evaluate", out, "--json").stdout)
+    found = json.loads(invoke("evaluate", out, "--json", "--result", tmp_path / "one.json").stdout)
+    result = json.loads((tmp_path / "one.json").read_text())
+    assert result["evaluation"]["variants"] == found["variants"]
+    assert (result["init"], len(result["metrics"]), result["machine"]["cores"] > 0) == (about["init"], 2, True)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["validation_accuracy"])
     assert found["variants"]["fast"]["accuracy"] == best["test_accuracy"]

@@ -162,6 +162,13 @@ class Run:
             return data.train
         return data.validation_split(settings["validation"], settings["seed"])[0]
 
+    def validation_part(self, data: "DataSet") -> "Split | None":
+        """The training images it held out, if any."""
+        settings = self.about["settings"]
+        if not settings["validation"]:
+            return None
+        return data.validation_split(settings["validation"], settings["seed"])[1]
+
     def data(self, data_dir: str | Path | None = None) -> "DataSet":
         """The data set it was trained with; refused when the images are others now."""
         from fastcaps.data import load
