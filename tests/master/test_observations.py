@@ -85,10 +85,14 @@ def test_refusals(model):
         Observations.collect(model, [(torch.rand(1, 1, 10, 10), torch.tensor([3]))])
     broken = batches()
     broken[1][0][2] = torch.nan
-    with pytest.raises(
-        ValueError, match=r"coefficients of image 6 are not numbers that half precision holds \(at most 65"
-    ):
-        Observations.collect(model, broken)
+    for columns in (True, False):
+        with pytest.raises(
+            ValueError, match=r"capsules of image 6 are not numbers that half precision holds \(at most"
+        ):
+            Observations.collect(model, broken, columns=columns)
+    model.routing.upper = 1e6
+    with pytest.raises(ValueError, match=r"coefficients or capsules of image 0 are not numbers .* \(at most 65504\)"):
+        Observations.collect(model, batches())
 
 
 def mapped(folder: Path) -> int:

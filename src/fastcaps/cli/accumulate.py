@@ -42,8 +42,12 @@ def accumulate(
         typer.Option(help="The paper's; its variant with only the classes' own columns; the mean over all images."),
     ] = "containers",
     filters: Annotated[
-        list[Literal["none", "correct", "similarity", "kmeans", "em"]] | None,
-        typer.Option("--filter", help="Which images to take; may be repeated, each sees what those before it kept."),
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="[none|correct|similarity|kmeans|em]",
+            help="Which images to take; may be repeated, each sees what those before it kept.",
+        ),
     ] = None,
     confidence: Annotated[
         float | None, typer.Option(help="correct: by how much the label's capsule must be the longest.")
@@ -182,6 +186,9 @@ def _filters(names: Sequence[str], options: dict[str, Any]) -> list["Filter"]:
     """The filters of these names with those of the options that each has; an option that none has is refused."""
     from fastcaps.master import FILTERS
 
+    for name in names:
+        if name not in ("none", *FILTERS):
+            raise typer.BadParameter(f"--filter {name}: expected one of none, {', '.join(FILTERS)}")
     if "none" in names and len(names) > 1:
         raise typer.BadParameter(f"--filter none together with {', '.join(n for n in names if n != 'none')}")
     known = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in FILTERS.items()}

@@ -21,7 +21,6 @@ import dataclasses
 import json
 import math
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, final, get_args
@@ -54,7 +53,6 @@ class Filter(Protocol):
     def uses_columns(self) -> bool:
         """Whether it goes by ground-truth columns; at iteration 1 there are none, since all coefficients are equal."""
 
-    @abstractmethod
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
         """Which of the images to keep ``(n)``."""
 
@@ -221,9 +219,10 @@ class Similarity:
         if self.measure == "dot":
             return columns
         if self.measure == "pearson":
-            columns = columns - columns.mean(1, keepdims=True)
+            centred = columns - columns.mean(1, keepdims=True)
             # What rounding leaves of a column without variation is none.
-            columns[np.abs(columns).max(1) < 1e-9] = 0
+            centred[np.abs(centred).max(1) <= 1e-9 * np.abs(columns).max(1)] = 0
+            columns = centred
         length = np.linalg.norm(columns, axis=1, keepdims=True)
         return columns / np.where(length > 0, length, 1)
 

@@ -202,22 +202,29 @@ class Recorder(ExitStack):
         }
         self._labels: list[NDArray[np.int64]] = []
         self._lengths: list[NDArray[np.float32]] = []
+        self._images = 0
 
     def add(self, traced: Traced) -> None:
         """Take a few images in."""
+        self._check_finite(traced.lengths)
         self._labels.append(traced.labels.numpy())
         self._lengths.append(traced.lengths.float().numpy())
         for iteration, file in self._files.items():
             coefficients = traced.coefficients[iteration]  # (b, i, j)
             labels = traced.labels.to(coefficients.device)
             own = coefficients[torch.arange(len(labels), device=labels.device), :, labels].half()  # (b, i)
-            if not own.isfinite().all():
-                number = int((~own.isfinite()).any(1).nonzero()[0])
-                raise ValueError(
-                    f"coefficients of image {sum(map(len, self._labels)) - len(labels) + number} are not numbers that "
-                    f"half precision holds (at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
-                )
+            self._check_finite(own)
             file.write(own.cpu().numpy().tobytes())
+        self._images += len(traced.labels)
+
+    def _check_finite(self, values: Tensor) -> None:
+        """Refuse images whose numbers ``(b …)`` no filter could judge."""
+        broken = ~values.isfinite().all(1)
+        if broken.any():
+            raise ValueError(
+                f"coefficients or capsules of image {self._images + int(broken.nonzero()[0])} are not numbers that half "
+                f"precision holds (at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
+            )
 
     def result(self, iteration: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
         """Labels ``(n)``, lengths ``(n j)`` and columns ``(n i)`` of an iteration, None where they were not kept."""
