@@ -112,8 +112,7 @@ def ablated(
 
     from fastcaps.analysis.ablation import Ablation, Trial, answers, score
     from fastcaps.data import batches
-    from fastcaps.master import sweep
-    from fastcaps.master.uniform import uniform_coefficients
+    from fastcaps.master import sweep, uniform_coefficients
 
     model = run.model().to(device).eval()
     data = run.data(data_dir)

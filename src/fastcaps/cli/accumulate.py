@@ -96,6 +96,11 @@ def accumulate(
     opened = Run.open(run)
     if out is None and is_shipped(opened.folder):
         raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
+    if out is None and opened.about.get("fixed_coefficients"):
+        raise ValueError(
+            f"{run} was trained with fixed coefficients, which {opened.master_file} holds: "
+            "say where to write others with --out"
+        )
     master = accumulated(
         opened,
         set_up(device, threads),

@@ -87,8 +87,7 @@ def train(
     import torch
 
     from fastcaps.data import load
-    from fastcaps.master import MasterCoefficients
-    from fastcaps.master.uniform import uniform_coefficients
+    from fastcaps.master import MasterCoefficients, uniform_coefficients
     from fastcaps.nn import CapsNet
     from fastcaps.nn.pretrained import weights_hash
     from fastcaps.training import Run, Trainer, TrainSettings

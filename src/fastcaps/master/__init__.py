@@ -5,6 +5,7 @@ from fastcaps.master.coefficients import MasterCoefficients, Method
 from fastcaps.master.filters import FILTERS, Correct, Em, Filter, KMeans, Similarity, apply_filters
 from fastcaps.master.observations import Observations
 from fastcaps.master.sweep import Sweep, sweep
+from fastcaps.master.uniform import uniform_coefficients
 
 __all__ = [
     "accumulate",
@@ -19,6 +20,7 @@ __all__ = [
     "KMeans",
     "Em",
     "FILTERS",
+    "uniform_coefficients",
     "sweep",
     "Sweep",
 ]
