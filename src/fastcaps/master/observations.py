@@ -223,7 +223,8 @@ class Recorder(ExitStack):
         if broken.any():
             number = self._images + int(broken.nonzero()[0])
             raise ValueError(
-                f"coefficients or capsules of image {number} are not numbers that half precision holds (at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
+                f"coefficients or capsules of image {number} are not numbers that half precision holds "
+                f"(at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
             )
 
     def result(self, iteration: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
