@@ -221,9 +221,10 @@ class Recorder(ExitStack):
         """Refuse images whose numbers ``(b …)`` no filter could judge."""
         broken = ~values.isfinite().all(1)
         if broken.any():
+            number = self._images + int(broken.nonzero()[0])
             raise ValueError(
-                f"coefficients or capsules of image {self._images + int(broken.nonzero()[0])} are not numbers that half "
-                f"precision holds (at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
+                f"coefficients or capsules of image {number} are not numbers that half precision holds "
+                f"(at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
             )
 
     def result(self, iteration: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
