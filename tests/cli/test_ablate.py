@@ -41,9 +41,8 @@ def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
 def test_without_held_out_images_nothing_is_chosen(images, tmp_path):  # noqa: F811
     run, out = tmp_path / "run", tmp_path / "out"
     invoke("train", "--data", images, "--out", run, *SMALL)
-    done = invoke(
-        "ablate", run, "--filter", "none", "--iteration", 1, "--method", "pooled", "--out", out, "--limit", 24
-    )
+    options = ["--filter", "none", "--iteration", 1, "--method", "pooled", "--limit", 24]
+    done = invoke("ablate", run, *options, "--out", out, "--result", tmp_path / "results" / "one.json")
     assert "held out no images, so none of these is chosen: train with --validation" in done.stdout
     found = json.loads((out / "ablation.json").read_text())
     assert json.loads((tmp_path / "results" / "one.json").read_text()) == found
@@ -57,7 +56,7 @@ def test_wrong_use(run):
     for options, message in (
         (["--filter", "some"], "--filter some: expected none, correct, similarity, kmeans, em, or several of these"),
         (["--iteration", "7"], "--iteration 7: expected a whole number from 1 to 3, or after"),
-        (["--method", "mean"], "mean"),
+        (["--method", "mean"], "--method mean: expected one of containers, columns, pooled"),
     ):
         assert message in " ".join(invoke("ablate", run, *options, code=2).stderr.replace("│", "").split())
     refused = invoke("ablate", "mnist", code=1)

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastcaps.analysis.ablation import Ablation
-    from fastcaps.master import Filter
+    from fastcaps.master import Filter, Method
     from fastcaps.training import Run
 
 
@@ -38,8 +38,8 @@ def ablate(
         typer.Option("--filter", help="none, one of correct, similarity, kmeans, em, or a chain: correct+similarity."),
     ] = None,
     methods: Annotated[
-        list[Literal["containers", "columns", "pooled"]] | None,
-        typer.Option("--method", help="Of building the matrix; all by default."),
+        list[str] | None,
+        typer.Option("--method", help="Of building the matrix: containers, columns, pooled; all by default."),
     ] = None,
     iterations: Annotated[
         list[str] | None, typer.Option("--iteration", help="Of routing, or after; all but the first by default.")
@@ -64,6 +64,7 @@ def ablate(
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis.ablation import ablation_figure
     from fastcaps.analysis.figures import png_bytes
+    from fastcaps.master import Method
     from fastcaps.training import Run
     from fastcaps.training.result import without_data_dir
     from fastcaps.training.trainer import versions
@@ -75,7 +76,7 @@ def ablate(
     target = set_up(device, threads)
     last = opened.model().config.iterations
     numbers = [_number(text, last) for text in iterations or [*map(str, range(2, last + 1)), "after"]]
-    ways = list(dict.fromkeys(methods or ["containers", "columns", "pooled"]))
+    ways = [_method(text) for text in dict.fromkeys(methods or get_args(Method))]
     trials = ablated(opened, target, chains, ways, numbers, limit, batch_size, data_dir)
     found: dict[str, Any] = {
         "run": str(run),
@@ -101,7 +102,7 @@ def ablated(
     run: "Run",
     device: "torch.device",
     chains: dict[str, list["Filter"]],
-    methods: list[Any],
+    methods: list["Method"],
     iterations: list[int],
     limit: int | None = None,
     batch_size: int = 256,
@@ -163,6 +164,15 @@ def _chain(text: str) -> list["Filter"]:
             words = f"none, {', '.join(FILTERS)}, or several of these joined by +"
             raise typer.BadParameter(f"--filter {text}: expected {words}")
     return [FILTERS[name]() for name in names]
+
+
+def _method(text: str) -> "Method":
+    from fastcaps.master import Method
+
+    for method in get_args(Method):
+        if text == method:
+            return cast("Method", text)
+    raise typer.BadParameter(f"--method {text}: expected one of {', '.join(get_args(Method))}")
 
 
 def _number(text: str, last: int) -> int:
