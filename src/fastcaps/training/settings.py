@@ -107,7 +107,7 @@ class TrainSettings:
     @classmethod
     def going_on(cls, **changes: Any) -> Self:
         """The defaults for going on from trained weights: few epochs at a small learning rate."""
-        return cls(**({"epochs": 3, "learning_rate": 2e-4, "warmup": 0} | changes))
+        return cls(**({"epochs": 2, "learning_rate": 2e-4, "warmup": 0} | changes))
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""
