@@ -3,6 +3,7 @@
 Slow and plain on purpose: every vectorised path is compared with these.
 """
 
+from tests.reference.correlations import mean_class_correlations, pearson
 from tests.reference.paper import (
     fast_routing,
     master_coefficients,
@@ -21,4 +22,6 @@ __all__ = [
     "routing_procedure",
     "fast_routing",
     "master_coefficients",
+    "pearson",
+    "mean_class_correlations",
 ]

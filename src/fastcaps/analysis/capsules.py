@@ -90,5 +90,5 @@ def varied_reconstructions(model: CapsNet, capsules: Tensor, labels: Tensor, off
     for k in range(b):
         varied[k, :, :, labels[k]] += changes
     drawn = model.reconstruct(varied.flatten(0, 2), labels.repeat_interleave(e * s))  # (b·e·s, c, h, w)
-    found: Floats = drawn.unflatten(0, (b, e, s)).double().cpu().numpy()
+    found: Floats = drawn.reshape(b, e, s, *drawn.shape[1:]).double().cpu().numpy()
     return found

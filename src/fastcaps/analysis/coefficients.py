@@ -1,4 +1,4 @@
-"""The coefficients themselves: how they are spread, where they lie, and what the master matrix is made of (section 5)."""
+"""The coefficients themselves: how they are spread, where they lie, what the master matrix is made of (section 5)."""
 
 from typing import Self, final
 

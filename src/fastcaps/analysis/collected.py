@@ -112,7 +112,7 @@ def collect(
     for images, labels in batches:
         truth = checked_labels(labels.cpu(), len(images), config.classes)
         lower = model.lower_capsules(images.to(weight.device))  # (b, i, d)
-        for capsules, own in zip(lower.split(_PIECE), truth.split(_PIECE), strict=True):
+        for capsules, own in zip(torch.split(lower, _PIECE), torch.split(truth, _PIECE), strict=True):
             trace = routing_trace(
                 prediction_vectors(capsules, weight),
                 config.iterations,
@@ -151,7 +151,7 @@ def cached(
         try:
             with safe_open(place, framework="np") as file:
                 if (file.metadata() or {}).get("key") == wanted:
-                    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: not a dict
+                    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                     tell(place)
                     return arrays
         except (OSError, SafetensorError):

@@ -2,9 +2,9 @@
 
 An image's *ground-truth column* is its label's column in its coefficient matrix of the last iteration. With each column
 brought to zero mean and unit norm, z, Pearson's correlation of two is ⟨z, z'⟩, and the mean over all pairs of two
-classes is ⟨mean z, mean z'⟩: no pair is ever formed, and the whole training set costs one pass. Within a class the pairs
-of an image with itself are left out: ``(n²·‖mean z‖² − Σ‖z‖²) / (n(n − 1))``. A constant column has no correlation
-and is left out; where nothing is left the result is NaN.
+classes is ⟨mean z, mean z'⟩: no pair is ever formed, and the whole training set costs one pass. Within a class the
+pairs of an image with itself are left out: ``(n²·‖mean z‖² − Σ‖z‖²) / (n(n − 1))``. A constant column has no
+correlation and is left out; where nothing is left the result is NaN.
 """
 
 from typing import NamedTuple, Self, final
@@ -30,7 +30,8 @@ def standardized_columns(columns: NDArray[np.floating]) -> Floats:
     centred = values - values.mean(1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1, keepdims=True)  # (n, 1)
     norms[constant] = np.nan
-    return centred / norms
+    found: Floats = centred / norms
+    return found
 
 
 def pairwise_correlations(columns: NDArray[np.floating]) -> Floats:

@@ -1,8 +1,8 @@
 """Figures with matplotlib, without a screen: arrays in, a figure out.
 
-One look for all: colour maps that the colour-blind can read (cividis for what is positive, a red and blue one around zero
-for correlations), blue for dynamic and orange for fast routing, the same scale wherever two panels are compared.
-Sizes are those of a page: a figure of 7.6 inches fills it.
+One look for all: colour maps that the colour-blind can read (cividis for what is positive, red and blue around zero
+for correlations), blue for dynamic and orange for fast routing, the same scale wherever two panels are compared. A
+figure of 7.6 inches is as wide as the report's page.
 """
 
 import functools
@@ -28,7 +28,7 @@ WIDTH = 7.6
 DYNAMIC, FAST = "#0072b2", "#d55e00"
 _INK, _FAINT, _LINE = "#222222", "#767676", "#c8c8c8"
 _COEFFICIENTS, _CORRELATIONS = "cividis", "RdBu_r"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -220,9 +220,13 @@ def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
             floor = np.where(share > 0, share, np.nan)
             if np.count_nonzero(share) == 1:
                 middle = (edges[:-1] + edges[1:])[np.argmax(share)] / 2
-                panel.plot([middle], [1.0], color=colours[k], marker="D", linestyle="", label=f"iteration {k + 1}{words}")
+                panel.plot(
+                    [middle], [1.0], color=colours[k], marker="D", linestyle="", label=f"iteration {k + 1}{words}"
+                )
             else:
-                panel.stairs(floor, edges, baseline=None, color=colours[k], linewidth=width, label=f"iteration {k + 1}{words}")
+                panel.stairs(
+                    floor, edges, baseline=None, color=colours[k], linewidth=width, label=f"iteration {k + 1}{words}"
+                )
         panel.set_yscale("log")
         panel.set_xlim(low - 0.02, high + 0.02)
         panel.set_title(title)
@@ -241,9 +245,7 @@ def master_matrix_figure(values: Array, class_names: Sequence[str]) -> Figure:
     classes = len(class_names)
     figure = Figure(figsize=(WIDTH, max(2.4, 0.2 * classes + 0.9)), layout="constrained")
     panel, spread = figure.subplots(1, 2, width_ratios=(5, 1.5))
-    image = panel.imshow(
-        values.T, aspect="auto", cmap=_COEFFICIENTS, norm=_coefficient_norm(values), interpolation="nearest"
-    )
+    image = panel.imshow(values.T, aspect="auto", cmap=_COEFFICIENTS, norm=_coefficient_norm(values))
     panel.set_xlabel("lower capsule, by position and then by type")
     panel.set_ylabel("class")
     panel.set_yticks(range(classes), class_names)
@@ -270,13 +272,13 @@ def position_figure(maps: Array, mean_images: Array, class_names: Sequence[str])
     rows = -(-classes // columns)
     means = maps.mean(1)  # (j, height, width)
     figure = Figure(figsize=(WIDTH, rows * 1.15 + 0.75), layout="constrained")
-    panels = figure.subplots(rows, 2 * columns, squeeze=False)
+    panels = figure.subplots(rows, 3 * columns, squeeze=False, width_ratios=(1, 1, 0.2) * columns)
     norm = Normalize(float(means.min()), float(means.max()))
     drawn = None
     for panel in panels.flat:
         panel.set_axis_off()
     for k in range(classes):
-        left, right = panels[k // columns, 2 * (k % columns)], panels[k // columns, 2 * (k % columns) + 1]
+        left, right = panels[k // columns, 3 * (k % columns) : 3 * (k % columns) + 2]
         _draw(left, mean_images[k])
         left.set_title(str(class_names[k]), loc="left")
         drawn = right.imshow(means[k], cmap=_COEFFICIENTS, norm=norm)
@@ -334,48 +336,46 @@ def procedure_figure(
     """
     classes = len(class_names)
     chosen = [0, 1, classes - 1] if classes > 2 else list(range(classes))
-    figure = Figure(figsize=(WIDTH, 5.4))
+    figure = Figure(figsize=(WIDTH, 5.6))
     norm = _coefficient_norm(values)
-    height, gap = 0.225, 0.06
-    tops = [0.87 - k * (height + gap) for k in range(len(chosen))]
-    result = figure.add_axes((0.735, 0.24, 0.2, 0.48))
-    drawn = None
+    height = 0.2
+    bottoms = [0.675, 0.415, 0.115] if classes > 3 else [0.675, 0.395, 0.115]
+    result = figure.add_axes((0.725, 0.27, 0.2, 0.44))
+    # Where each arrow ends, so that none crosses a word: the left edge, the column itself, the lower edge.
+    ends = [(0.0, 0.85), (1.5 / classes, 0.5), ((classes - 0.5) / classes, 0.0)]
+    added = drawn = None
     for row, k in enumerate(chosen):
-        sums = figure.add_axes((0.085, tops[row] - height, 0.2, height))
-        rows = figure.add_axes((0.41, tops[row] - height, 0.2, height))
-        sums.imshow(
-            containers[k], aspect="auto", cmap=_COEFFICIENTS, vmin=0, vmax=float(counts.max()), interpolation="nearest"
-        )
-        drawn = rows.imshow(normalized[k], aspect="auto", cmap=_COEFFICIENTS, norm=norm, interpolation="nearest")
+        sums = figure.add_axes((0.085, bottoms[row], 0.2, height))
+        rows = figure.add_axes((0.395, bottoms[row], 0.2, height))
+        added = sums.imshow(containers[k], aspect="auto", cmap=_COEFFICIENTS, vmin=0, vmax=float(counts.max()))
+        drawn = rows.imshow(normalized[k], aspect="auto", cmap=_COEFFICIENTS, norm=norm)
         sums.set_ylabel(f"images of {class_names[k]}")
-        sums.text(0.5, 1.02, f"{int(counts[k]):,} matrices added up", transform=sums.transAxes, ha="center", fontsize=7)
+        sums.set_title(f"{int(counts[k]):,} matrices added up", fontsize=7, fontweight="normal", pad=3)
         for panel in (sums, rows):
             panel.set_xticks([])
             panel.set_yticks([])
-        _outline(rows, k, len(normalized[k]))
-        figure.add_artist(_arrow(figure, sums, (1.03, 0.5), rows, (-0.04, 0.5)))
-        figure.add_artist(
-            ConnectionPatch(
-                (k, len(values) / 2), ((k + 0.5) / classes, 1.0 if row == 0 else 0.0 if row == 2 else 0.5),
-                coordsA=rows.transData, coordsB=result.transAxes, arrowstyle="-|>", color=FAST, linewidth=1.1,
-                mutation_scale=9, shrinkB=2,
-            )
-        )  # fmt: skip
+        _outline(rows, k, len(values))
+        figure.add_artist(_link(sums, (1.03, 0.5), rows, (-0.03, 0.5), _INK))
+        figure.add_artist(_link(rows, ((k + 0.5) / classes, 0.5), result, ends[row], FAST))
         if row == 1 and classes > 3:
-            sums.text(0.5, -0.16, "⋮", transform=sums.transAxes, ha="center", va="center", fontsize=12)
-            rows.text(0.5, -0.16, "⋮", transform=rows.transAxes, ha="center", va="center", fontsize=12)
-    result.imshow(values, aspect="auto", cmap=_COEFFICIENTS, norm=norm, interpolation="nearest")
+            for panel in (sums, rows):
+                panel.text(0.5, -0.13, "⋮", transform=panel.transAxes, ha="center", va="center", fontsize=11)
+    result.imshow(values, aspect="auto", cmap=_COEFFICIENTS, norm=norm)
     _class_ticks(result, class_names, rows=False)
+    result.xaxis.tick_top()
     result.set_yticks([])
     result.set_ylabel(f"{len(values):,} lower capsules")
+    result.yaxis.set_label_position("right")
     for k in chosen:
         _outline(result, k, len(values))
-    for x, number, word in ((0.185, 1, "sum"), (0.51, 2, "normalise"), (0.835, 3, "reduce")):
-        figure.text(x, 0.955, f"{number} · {word}", ha="center", fontsize=9.5, fontweight="bold")
-    figure.text(0.835, 0.785, "the master matrix", ha="center", fontsize=8)
-    if drawn is not None:
-        bar = figure.colorbar(drawn, cax=figure.add_axes((0.735, 0.11, 0.2, 0.018)), orientation="horizontal")
-        bar.set_label("coefficient")
+    for x, number, word in ((0.185, 1, "sum"), (0.495, 2, "normalise"), (0.825, 3, "reduce")):
+        figure.text(x, 0.95, f"{number} · {word}", ha="center", fontsize=9.5, fontweight="bold")
+    for x, image, words in ((0.085, added, "sum of coefficients"), (0.395, drawn, "coefficient")):
+        if image is not None:
+            bar = figure.colorbar(image, cax=figure.add_axes((x, 0.075, 0.2, 0.014)), orientation="horizontal")
+            bar.set_label(words, fontsize=7.5, labelpad=1)
+            bar.ax.locator_params(nbins=4)
+            bar.ax.tick_params(labelsize=7)
     return figure
 
 
@@ -459,9 +459,7 @@ def variation_figure(
     padded = np.pad(pictures, ((0, 0), (0, 0), (0, 0), (0, 1), (0, 1)), constant_values=1.0)
     mosaic = padded.transpose(0, 3, 1, 4, 2).reshape(rows * (height + 1), steps * (width + 1), -1)[:-1, :-1]
     inches = 0.42 * steps + 0.9
-    figure = Figure(
-        figsize=(inches, (inches - 0.9) * mosaic.shape[0] / mosaic.shape[1] + 0.65), layout="constrained"
-    )
+    figure = Figure(figsize=(inches, (inches - 0.9) * mosaic.shape[0] / mosaic.shape[1] + 0.65), layout="constrained")
     panel = figure.subplots()
     panel.imshow(_colours(mosaic), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     names = [marked if offset == 0 else f"{offset:+.2f}".replace("-", "−") for offset in offsets]
@@ -548,7 +546,9 @@ def _block(
     }
     for name, corners in faces.items():
         if depth or name == "front":
-            panel.add_patch(Polygon(corners, closed=True, facecolor=_mixed(colour, shades[name]), edgecolor="white", linewidth=0.8))
+            panel.add_patch(
+                Polygon(corners, closed=True, facecolor=_mixed(colour, shades[name]), edgecolor="white", linewidth=0.8)
+            )
     if cells is not None:
         for k in range(1, cells[0]):
             panel.plot([x, x + w], [y + h * k / cells[0]] * 2, color="white", linewidth=0.6)
@@ -566,15 +566,26 @@ def _plain_arrow(start: tuple[float, float], end: tuple[float, float], colour: s
     return FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, linewidth=1.1, mutation_scale=9, shrinkA=0)
 
 
-def _arrow(figure: Figure, left: Axes, start: tuple[float, float], right: Axes, end: tuple[float, float]) -> Any:
+def _link(
+    left: Axes, start: tuple[float, float], right: Axes, end: tuple[float, float], colour: str
+) -> ConnectionPatch:
+    """An arrow from a place in one panel to a place in another."""
     return ConnectionPatch(
-        start, end, coordsA=left.transAxes, coordsB=right.transAxes, arrowstyle="-|>", color=_INK, linewidth=1.1,
+        start,
+        end,
+        coordsA=left.transAxes,
+        coordsB=right.transAxes,
+        arrowstyle="-|>",
+        color=colour,
+        linewidth=1.1,
         mutation_scale=9,
-    )  # fmt: skip
+    )
 
 
 def _outline(panel: Axes, column: int, height: int) -> None:
-    panel.add_patch(Rectangle((column - 0.5, -0.5), 1, height, fill=False, edgecolor=FAST, linewidth=1.6, clip_on=False))
+    panel.add_patch(
+        Rectangle((column - 0.5, -0.5), 1, height, fill=False, edgecolor=FAST, linewidth=1.6, clip_on=False)
+    )
 
 
 def _bars(panel: Axes, lengths: Lengths, number: int, class_names: Sequence[str]) -> None:

@@ -21,18 +21,20 @@ body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
   background: var(--paper); max-width: 54rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: .5rem 0; }
 h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; padding-top: .75rem; border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 2rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .6rem; }
 a { color: var(--link); }
 .verdict { font-size: 1.1rem; border-left: 4px solid #d55e00; padding: .1rem 0 .1rem 1rem; margin: 1rem 0; }
 .about, small, footer { color: var(--faint); }
+footer h2 { color: var(--ink); }
 nav ol { columns: 2 16rem; padding-left: 1.4rem; margin: .5rem 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; font-size: .94rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { font-weight: 600; color: var(--faint); }
-th:first-child, td:first-child, td.words { text-align: left; }
-td.words { white-space: normal; min-width: 15rem; }
-figure { margin: 1.25rem 0 2rem; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+td:first-child { white-space: normal; }
+td small { display: inline-block; line-height: 1.35; min-width: 10rem; }
+figure { margin: 1.5rem 0 2.5rem; }
 .picture { overflow-x: auto; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: .6rem;
   text-align: center; }
 .picture img { display: block; margin: 0 auto; height: auto; max-width: 100%; }
@@ -50,7 +52,6 @@ dd { margin: 0; overflow-wrap: anywhere; }
   .picture img { min-width: 0 !important; max-height: 21cm; object-fit: contain; }
   table { font-size: 8.5pt; }
   th, td { padding: .15rem .4rem; }
-  td.words { min-width: 0; }
   figure, tr, .verdict { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
 }
@@ -93,9 +94,10 @@ class _Numbers:
 
 
 class _Picture(NamedTuple):
-    """A figure of the page: its name, what it shows without eyes, what to see in general, what this run shows."""
+    """A figure of the page: its name and title, what it shows in a word, what to look for, what is seen here."""
 
     name: str
+    title: str
     alt: str
     see: str
     here: str
@@ -127,8 +129,9 @@ def report_page(numbers: Mapping[str, Any], pictures: Mapping[str, bytes]) -> st
 <title>{html.escape(numbers["run"])}: routing coefficients of {html.escape(evaluation["data"])}</title>
 <style>{_STYLE}</style></head><body>
 <header><h1>{html.escape(numbers["run"])}</h1>
-<p class="about">A capsule network on {html.escape(evaluation["data"])}{generated}: {n("network/lower_capsules", ",")} lower
-capsules, {n("network/classes")} classes, {n("network/iterations")} iterations of
+<p class="about">A capsule network on {html.escape(evaluation["data"])}{generated}:
+{n("network/lower_capsules", ",")} lower capsules, {n("network/classes")} classes,
+{n("network/iterations")} iterations of
 {_rule(evaluation["master"]["normalization"])} routing. Coefficients of {n("training/images", ",")} training images,
 accuracies on {n("evaluation/images", ",")} {evaluation["part"]} images.{partly}</p>
 <p class="verdict">{html.escape(verdict(evaluation))}</p></header>
@@ -180,12 +183,14 @@ def _variants(n: _Numbers) -> str:
         if variant["images_per_second"]:
             speed = n(f"{path}/images_per_second", ",.0f")
         interval = f"{n(f'{path}/interval/0', '.2%')} – {n(f'{path}/interval/1', '.2%')}"
-        rows.append(
-            [name, n(f"{path}/accuracy", ".2%"), interval, n(f"{path}/errors", ","), changed, speed, _MEANINGS[name]]
-        )
-    head = ["routing", "accuracy", "95 %", "errors", "answers changed", "images/s", ""]
-    words = f"<small>Speeds with {n('evaluation/threads')} threads, batches of {n('evaluation/batch_size')}.</small>"
-    return _table(head, rows, words=True) + f"<p>{words}</p>"
+        title = f"<strong>{name}</strong><br><small>{_MEANINGS[name]}</small>"
+        rows.append([title, n(f"{path}/accuracy", ".2%"), interval, n(f"{path}/errors", ","), changed, speed])
+    head = ["routing", "accuracy", "95 % interval", "errors", "answers changed", "images/s"]
+    threads = "thread" if n.value("evaluation/threads") == 1 else "threads"
+    return (
+        _table(head, rows) + f"<p><small>Speeds on {n('evaluation/threads')} {threads}, in batches of "
+        f"{n('evaluation/batch_size')}.</small></p>"
+    )
 
 
 def _sections(n: _Numbers) -> Iterator[tuple[str, str, str, list[_Picture]]]:
@@ -194,8 +199,8 @@ def _sections(n: _Numbers) -> Iterator[tuple[str, str, str, list[_Picture]]]:
     yield (
         "dynamic-coefficients",
         "Dynamic coefficients",
-        "<p>Each image has a coefficient matrix; the column of its own class is its <em>ground-truth column</em>. If images "
-        "of a class are routed alike, these columns correlate within a class and not between classes.</p>",
+        "<p>Each image has a coefficient matrix; the column of its own class is its <em>ground-truth column</em>. If "
+        "images of a class are routed alike, these columns correlate within a class and not between classes.</p>",
         [_image_correlations(n), _class_correlations(n), _histogram(n)],
     )
     yield (
@@ -214,8 +219,8 @@ def _sections(n: _Numbers) -> Iterator[tuple[str, str, str, list[_Picture]]]:
     yield (
         "dimensions",
         "What the numbers of a class capsule mean",
-        "<p>The decoder draws an image from the capsule of its class. Changing one of the capsule's numbers and drawing "
-        "again shows what that number stands for.</p>",
+        "<p>The decoder draws an image from the capsule of its class. Changing one of the capsule's numbers and "
+        "drawing again shows what that number stands for.</p>",
         list(_dimensions(n)),
     )
 
@@ -226,11 +231,13 @@ def _architecture(n: _Numbers) -> _Picture:
     stages += f"{c['stem_channels']} maps, {c['lower_capsules']} lower capsules, {c['classes']} class capsules"
     return _Picture(
         "architecture",
+        "From image to class",
         f"The network's layers as blocks: {stages}; a decoder below",
-        "From left to right the way of an image. Between the lower and the class capsules there are two ways: the loop, or one "
-        "matrix product.",
+        "From left to right the way of an image. Between the lower and the class capsules there are two ways: the "
+        "loop, or one matrix product.",
         f"{n('network/lower_capsules', ',')} lower capsules of {n('network/lower_dimension')} numbers vote for "
-        f"{n('network/classes')} classes of {n('network/class_dimension')}; the loop runs {n('network/iterations')} times.",
+        f"{n('network/classes')} classes of {n('network/class_dimension')}; the loop runs {n('network/iterations')} "
+        "times.",
     )
 
 
@@ -243,11 +250,12 @@ def _image_correlations(n: _Numbers) -> _Picture:
     )
     return _Picture(
         "image_correlations",
+        "Single images",
         f"Heatmap of correlations between single training images, {order}, lower triangle",
         f"{see} Red is positive, blue negative, white none.",
         f"Among the first {n('first_images/images')} training images two of one class correlate with "
-        f"{n('first_images/within', '.2f')} on average, two of different classes with {n('first_images/between', '.2f')}; the "
-        f"lowest of all pairs is {n('first_images/lowest', '.2f')}.",
+        f"{n('first_images/within', '.2f')} on average, two of different classes with "
+        f"{n('first_images/between', '.2f')}; the lowest of all pairs is {n('first_images/lowest', '.2f')}.",
     )
 
 
@@ -266,17 +274,19 @@ def _class_correlations(n: _Numbers) -> _Picture:
     closest = ""
     if n.value(f"{path}/closest_pair"):
         closest = (
-            f" Of different classes, {n(f'{path}/closest_pair/classes/0')} and {n(f'{path}/closest_pair/classes/1')} are "
-            f"most alike ({n(f'{path}/closest_pair/correlation', '.2f')})."
+            f" Of different classes, {n(f'{path}/closest_pair/classes/0')} and {n(f'{path}/closest_pair/classes/1')} "
+            f"are most alike ({n(f'{path}/closest_pair/correlation', '.2f')})."
         )
     return _Picture(
         path,
+        "Classes",
         "Heatmap of mean correlations between the classes' ground-truth columns, lower triangle, with values",
-        "A diagonal that stands out: images of a class are routed alike. What stands out beside it are classes that share parts. "
-        "Every value is the mean over all pairs of training images, an image with itself left out.",
+        "A diagonal that stands out: images of a class are routed alike. What stands out beside it are classes that "
+        "share parts. Every value is the mean over all pairs of training images, an image with itself left out.",
         f"Within a class the mean is {n(f'{path}/within', '.2f')}{_extremes(n, path)}, between classes "
         f"{n(f'{path}/between', '.2f')}; for {n(f'{path}/own_is_highest')} of {n('network/classes')} classes the own "
-        f"correlation is the highest.{closest}" + _nearest(n, path, "with itself"),
+        f"correlation is the highest.{closest} The other class each is most like: {n(f'{path}/in_words')}."
+        + _nearest(n, path, "with itself"),
     )
 
 
@@ -284,13 +294,14 @@ def _master_correlations(n: _Numbers) -> _Picture:
     path = "master_correlations"
     return _Picture(
         path,
+        "Does each master column fit its own class?",
         "Heatmap of mean correlations of master columns with images of each class, with values",
-        "Each column of the master matrix against the ground-truth columns of all training images of each class, on the same "
-        "scale as above; not symmetric. A master column should fit its own class only.",
+        "Each column of the master matrix against the ground-truth columns of all training images of each class, on "
+        "the same scale as above; not symmetric. A master column should fit its own class only.",
         f"A master column correlates with images of its own class with {n(f'{path}/within', '.2f')} on "
         f"average{_extremes(n, path)}, with those of other classes with {n(f'{path}/between', '.2f')}; for "
-        f"{n(f'{path}/own_is_highest')} of {n('network/classes')} columns its own class is the highest."
-        + _nearest(n, path, "own class"),
+        f"{n(f'{path}/own_is_highest')} of {n('network/classes')} columns its own class is the highest. "
+        f"The other class each fits best: {n(f'{path}/in_words')}." + _nearest(n, path, "own class"),
     )
 
 
@@ -303,7 +314,7 @@ def _nearest(n: _Numbers, path: str, own: str) -> str:
             for m in n.rows(f"{path}/nearest/{k}/others")
         ]
         rows.append(
-            [n(f"{path}/nearest/{k}/class"), n(f"{path}/nearest/{k}/own", ".3f"), *(others + ["", ""])[:2]]
+            [n(f"{path}/nearest/{k}/class"), n(f"{path}/nearest/{k}/own", ".3f"), *others, *[""] * (2 - len(others))]
         )
     return _table(["class", own, "most like", "then"], rows)
 
@@ -314,9 +325,10 @@ def _histogram(n: _Numbers) -> _Picture:
         texts.append(_spread(n, "compared", f"In {n('compared/run')}"))
     return _Picture(
         "coefficients",
+        "How coefficients are spread",
         "Histograms of the routing coefficients in each iteration, logarithmic shares",
-        "All start alike. Max-Min spreads them between its bounds, softmax leaves most of them where they were, around one over "
-        "the number of classes. The shares are logarithmic.",
+        "All start alike. Max-Min spreads them between its bounds, softmax leaves most of them where they were, "
+        "around one over the number of classes. The shares are logarithmic.",
         " ".join(texts),
     )
 
@@ -324,10 +336,11 @@ def _histogram(n: _Numbers) -> _Picture:
 def _spread(n: _Numbers, path: str, where: str) -> str:
     last = len(n.value(f"{path}/mean")) - 1
     return (
-        f"{where} ({_rule(n.value(f'{path}/normalization'))}) coefficients start at {n(f'{path}/start', '.3g')}; in the last "
-        f"iteration {n(f'{path}/near_start/{last}', '.1%')} are within 0.05 of that, "
-        f"{n(f'{path}/near_0/{last}', '.1%')} within 0.05 of 0 and {n(f'{path}/near_1/{last}', '.1%')} within 0.05 of 1; "
-        f"their mean is {n(f'{path}/mean/{last}', '.2f')}, their standard deviation {n(f'{path}/deviation/{last}', '.2f')}."
+        f"{where} ({_rule(n.value(f'{path}/normalization'))}) coefficients start at {n(f'{path}/start', '.3g')}; in "
+        f"the last iteration {n(f'{path}/near_start/{last}', '.1%')} are within 0.05 of that, "
+        f"{n(f'{path}/near_0/{last}', '.1%')} within 0.05 of 0 and {n(f'{path}/near_1/{last}', '.1%')} within 0.05 of "
+        f"1; their mean is {n(f'{path}/mean/{last}', '.2f')}, their standard deviation "
+        f"{n(f'{path}/deviation/{last}', '.2f')}."
     )
 
 
@@ -339,10 +352,11 @@ def _procedure(n: _Numbers) -> _Picture:
     )
     return _Picture(
         "procedure",
+        "How the master matrix is made",
         "Three steps: containers of summed coefficients, containers with normalised rows, the master matrix",
-        "1: the coefficient matrices of each class's images are added up in the class's container. 2: each container is divided "
-        "by its count and its rows normalised. 3: of each container only its own class's column (outlined) goes into the "
-        "master matrix. Rows are lower capsules, columns are classes.",
+        "1: the coefficient matrices of each class's images are added up in the class's container. 2: each container "
+        "is divided by its count and its rows normalised. 3: of each container only its own class's column "
+        "(outlined) goes into the master matrix. Rows are lower capsules, columns are classes.",
         f"Drawn from this run's own containers; the classes between are not drawn. {reduced}",
     )
 
@@ -350,6 +364,7 @@ def _procedure(n: _Numbers) -> _Picture:
 def _matrix(n: _Numbers) -> _Picture:
     return _Picture(
         "master_matrix",
+        "The master matrix",
         "The master matrix as an image, and a histogram of its values",
         "Stripes that differ from class to class: a capsule counts for some classes and not for others.",
         f"The mean is {n('master/mean', '.2f')}, the standard deviation {n('master/deviation', '.2f')}; "
@@ -361,11 +376,12 @@ def _matrix(n: _Numbers) -> _Picture:
 def _positions(n: _Numbers) -> _Picture:
     return _Picture(
         "positions",
+        "Where a class's parts are",
         "For each class its mean image beside a map of its mean master coefficients by position",
-        "Left each class's mean image, right the mean over the capsule types at each position: bright where the class's parts "
-        "are looked for.",
-        f"The map varies most for {n('positions/most_varied/class')} (by {n('positions/most_varied/range', '.2f')} between its "
-        f"lowest and highest position), least for {n('positions/least_varied/class')} "
+        "Left each class's mean image, right the mean over the capsule types at each position: bright where capsules "
+        "count in full for the class, dark where most of them are kept out.",
+        f"The map varies most for {n('positions/most_varied/class')} (by {n('positions/most_varied/range', '.2f')} "
+        f"between its lowest and highest position), least for {n('positions/least_varied/class')} "
         f"({n('positions/least_varied/range', '.2f')}). Of {n('positions/highest/0/class')} the highest is in row "
         f"{n('positions/highest/0/row')}, column {n('positions/highest/0/column')} of the grid "
         f"({n('positions/highest/0/mean', '.2f')}).",
@@ -375,11 +391,12 @@ def _positions(n: _Numbers) -> _Picture:
 def _types(n: _Numbers) -> _Picture:
     return _Picture(
         "types",
+        "Position by position, type by type",
         "Classes as rows, capsule types as columns, each cell a map of positions",
-        "The same matrix laid out by position: each small map is one capsule type for one class. A type with a different pattern "
-        "in each row tells classes apart.",
-        f"{n('network/classes')} classes, {n('network/capsule_types')} types, {n('network/grid/0')}×{n('network/grid/1')} "
-        "positions.",
+        "The same matrix laid out by position: each small map is one capsule type for one class. A type with a "
+        "different pattern in each row tells classes apart.",
+        f"{n('network/classes')} classes, {n('network/capsule_types')} types, "
+        f"{n('network/grid/0')}×{n('network/grid/1')} positions.",
     )
 
 
@@ -387,6 +404,7 @@ def _examples(n: _Numbers) -> _Picture:
     total = len(n.value("examples/images"))
     return _Picture(
         "examples",
+        "Single test images",
         f"{total} test images, their reconstructions, and bars of the class capsules' lengths for both ways of routing",
         "A long bar at the true class (grey) and short ones elsewhere, the same in blue and orange.",
         f"Of these {total} test images dynamic routing has {n('examples/right_dynamic')} right, fast routing "
@@ -400,14 +418,16 @@ def _tuning(n: _Numbers) -> _Picture:
         path = f"tuning/{way}"
         other = f"{path}/highest_other"
         words.append(
-            f"{way}: {n(f'{path}/peaked_at_own')} of {n(f'{path}/classes')} curves have their peak at their own class, mean "
-            f"length {n(f'{path}/own', '.2f')} there and {n(f'{path}/others', '.2f')} elsewhere, at most "
+            f"{way}: {n(f'{path}/peaked_at_own')} of {n(f'{path}/classes')} curves have their peak at their own "
+            f"class, mean length {n(f'{path}/own', '.2f')} there and {n(f'{path}/others', '.2f')} elsewhere, at most "
             f"{n(f'{other}/length', '.2f')} (capsule {n(f'{other}/capsule')} for images of {n(f'{other}/images')})"
         )
     return _Picture(
         "tuning",
+        "Tuning curves",
         "For each class a curve of mean capsule lengths over its test images, dynamic and fast",
-        "One peak, at the own class (grey), and both curves on top of each other. Other peaks are classes that compete.",
+        "One peak, at the own class (grey), and both curves on top of each other. Other peaks are classes that "
+        "compete.",
         ". ".join(word[0].upper() + word[1:] for word in words) + ".",
     )
 
@@ -416,10 +436,11 @@ def _confusion(n: _Numbers) -> _Picture:
     path = "evaluation/variants"
     return _Picture(
         "confusion",
+        "What is taken for what",
         "Confusion matrices of dynamic and fast routing",
         "Rows are true classes, columns answers; what is off the diagonal are errors.",
-        f"Dynamic routing makes {n(f'{path}/dynamic/errors', ',')} errors, fast routing {n(f'{path}/fast/errors', ',')}, of "
-        f"{n('evaluation/images', ',')}.",
+        f"Dynamic routing makes {n(f'{path}/dynamic/errors', ',')} errors, fast routing "
+        f"{n(f'{path}/fast/errors', ',')}, of {n('evaluation/images', ',')}.",
     )
 
 
@@ -429,8 +450,8 @@ def _disagreement_words(n: _Numbers) -> str:
         return f"<p>None of the {n(f'{path}/test_images', ',')} test images changes class.</p>"
     return (
         f"<p>{n(f'{path}/changed', ',')} of {n(f'{path}/test_images', ',')} test images change class: "
-        f"{n(f'{path}/gained', ',')} become right, {n(f'{path}/lost', ',')} become wrong, {n(f'{path}/wrong_in_both', ',')} are "
-        f"wrong both times.</p>"
+        f"{n(f'{path}/gained', ',')} become right, {n(f'{path}/lost', ',')} become wrong, "
+        f"{n(f'{path}/wrong_in_both', ',')} are wrong both times.</p>"
     )
 
 
@@ -438,6 +459,7 @@ def _disagreements(n: _Numbers) -> _Picture:
     path = "disagreements"
     return _Picture(
         path,
+        "Images that change class",
         "Test images that change class, with bars of both sets of lengths",
         "Images that people hesitate over, too, with two capsules of about the same length.",
         f"The first {n(f'{path}/drawn')} of {n(f'{path}/changed', ',')}, in the order of the test set.",
@@ -450,12 +472,14 @@ def _dimensions(n: _Numbers) -> Iterator[_Picture]:
     path = "dimensions/shown"
     yield _Picture(
         "dimensions",
-        f"Reconstructions of a test image of {n.value(f'{path}/class')} while one capsule number is varied, a row for each",
-        "Each row changes one number: thickness, slant, width, a stroke that grows. A row that stays the same is a number that "
-        "the decoder hardly uses for this class.",
-        f"Test image {n(f'{path}/test_image', ',')}, of {n(f'{path}/class')}. Number {n(f'{path}/strongest')} changes it most "
-        f"(root mean square {n(f'{path}/largest_effect', '.3f')} between the ends), number {n(f'{path}/weakest')} least "
-        f"({n(f'{path}/smallest_effect', '.3f')}).",
+        "All numbers of one capsule",
+        f"Reconstructions of a test image of {n.value(f'{path}/class')} while one capsule number is varied, a row for "
+        "each",
+        "Each row changes one number: thickness, slant, width, a stroke that grows. A row that stays the same is a "
+        "number that the decoder hardly uses for this class.",
+        f"Test image {n(f'{path}/test_image', ',')}, of {n(f'{path}/class')}. Number {n(f'{path}/strongest')} changes "
+        f"it most (root mean square {n(f'{path}/largest_effect', '.3f')} between the ends), number "
+        f"{n(f'{path}/weakest')} least ({n(f'{path}/smallest_effect', '.3f')}).",
     )
     rows = ", ".join(
         f"{n(f'dimensions/classes/{k}/class')}: number {n(f'dimensions/classes/{k}/strongest')}"
@@ -463,6 +487,7 @@ def _dimensions(n: _Numbers) -> Iterator[_Picture]:
     )
     yield _Picture(
         "strongest_dimensions",
+        "The strongest number of each class",
         "For each class the reconstructions while its strongest number is varied",
         "One row a class: the number that changes its reconstruction most.",
         f"{rows}.",
@@ -481,7 +506,8 @@ def _provenance(n: _Numbers) -> str:
         "made by": numbers["settings"]["command"],
     }
     rows = "".join(f"<dt>{key}</dt><dd>{html.escape(str(value))}</dd>" for key, value in entries.items())
-    return f"<h2>Where it comes from</h2><dl>{rows}</dl><p>All numbers, arrays too, are in analysis.json beside this page.</p>"
+    words = "All numbers, arrays too, are in analysis.json beside this page."
+    return f"<h2>Where it comes from</h2><dl>{rows}</dl><p>{words}</p>"
 
 
 def _rule(normalization: str) -> str:
@@ -493,23 +519,16 @@ def _figure(picture: _Picture, png: bytes) -> str:
     encoded = base64.b64encode(png).decode()
     # On a narrow screen a figure may shrink a little, then it scrolls in its own box.
     return (
-        f'<figure id="{picture.name}"><div class="picture" tabindex="0" role="group" aria-label="figure">'
+        f'<figure id="{picture.name}"><h3>{html.escape(picture.title)}</h3>'
+        f'<div class="picture" tabindex="0" role="group" aria-label="{html.escape(picture.title)}">'
         f'<img src="data:image/png;base64,{encoded}" width="{width}" height="{height}" '
         f'style="min-width:{round(width * 0.72)}px" alt="{html.escape(picture.alt)}"></div>'
         f'<figcaption><span class="see">{picture.see}</span> {picture.here}</figcaption></figure>'
     )
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False) -> str:
-    """A table whose cells are HTML; the last column may be words that wrap."""
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose cells are HTML."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td class="words">{cell}</td>' if words and k == len(row) - 1 else f"<td>{cell}</td>"
-            for k, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in rows
-    )
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -83,9 +83,7 @@ def study(
     _coefficients(numbers, found, training, config, compared)
     _master_matrix(numbers, found, training, master, config)
     _outputs(numbers, found, model, master, lengths, test_images, examples)
-    confusions = {
-        name: np.array(evaluation["variants"][name]["confusion"], np.int64) for name in ("dynamic", "fast")
-    }
+    confusions = {name: np.array(evaluation["variants"][name]["confusion"], np.int64) for name in ("dynamic", "fast")}
     found["confusion"] = draw.confusion_figure(confusions, names)
     _disagreements(numbers, found, lengths, test_images, names)
     _dimensions(numbers, found, model, lengths, test_images, int(lengths.labels[examples[0]]))
@@ -161,7 +159,9 @@ def _summary(correlations: NDArray[np.float64], names: tuple[str, ...]) -> dict[
         "own_is_highest": sum(row["own_is_highest"] for row in nearest),
         "least_alike": {"class": ranked[0]["class"], "correlation": ranked[0]["own"]} if ranked else None,
         "most_alike": {"class": ranked[-1]["class"], "correlation": ranked[-1]["own"]} if ranked else None,
-        "closest_pair": closest and {"classes": [closest["class"], closest["others"][0]["class"]], **closest["others"][0]},
+        "closest_pair": closest
+        and {"classes": [closest["class"], closest["others"][0]["class"]], **closest["others"][0]},
+        "in_words": ", ".join(f"{row['class']} with {row['others'][0]['class']}" for row in nearest if row["others"]),
         "nearest": nearest,
         "correlations": _plain(correlations),
     }
@@ -335,10 +335,12 @@ def _dimensions(
     test_images: Callable[[Tensor], Tensor],
     wanted: int,
 ) -> None:
-    """What each number of a class capsule means (analysis 8): of each class its first image that is classified right."""
+    """What each number of a class capsule means (analysis 8): of each class its first image that is got right."""
     names = model.config.class_names
     right = lengths.dynamic.argmax(1) == lengths.labels
-    chosen = [int(np.flatnonzero(right & (lengths.labels == k))[0]) for k in sorted(set(lengths.labels[right].tolist()))]
+    chosen = [
+        int(np.flatnonzero(right & (lengths.labels == k))[0]) for k in sorted(set(lengths.labels[right].tolist()))
+    ]
     if not chosen:
         numbers["dimensions"] = {"offsets": list(OFFSETS), "classes": []}
         return

@@ -140,7 +140,9 @@ def analyzed(
             return output_lengths(model, fast, batches(test, batch_size, view=view), observe)._asdict()
 
     training = _training_pass(run, model, data, [folder / "cache" / "training.safetensors"], limit, batch_size)
-    lengths = Lengths(**cached([folder / "cache" / "test.safetensors"], key, measure, _reusing("lengths of test images")))
+    lengths = Lengths(
+        **cached([folder / "cache" / "test.safetensors"], key, measure, _reusing("lengths of test images"))
+    )
     evaluation = _evaluation(run, device, folder, coefficients.summary(), lengths, master, limit, batch_size, data_dir)
     compared = None
     if compare is not None:
@@ -177,9 +179,7 @@ def analyzed(
     if figures is not None:
         where = figures_to or folder / "figures"
         for title, figure in found.figures.items():
-            files[where / f"{title}.{figures}"] = (
-                pictures[title] if figures == "png" else figure_bytes(figure, figures)
-            )
+            files[where / f"{title}.{figures}"] = pictures[title] if figures == "png" else figure_bytes(figure, figures)
         typer.echo(f"figures: {where}", err=True)
     write_atomically(files)
     return numbers

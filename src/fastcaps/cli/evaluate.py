@@ -108,7 +108,9 @@ def evaluated(
     if folder is not None:
         confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
         figure = confusion_figure(confusions, result.class_names)
-        write_atomically({folder / "evaluation.json": json_bytes(found), folder / "confusion.png": figure_bytes(figure)})
+        write_atomically(
+            {folder / "evaluation.json": json_bytes(found), folder / "confusion.png": figure_bytes(figure)}
+        )
     return found
 
 
