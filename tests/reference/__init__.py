@@ -3,6 +3,7 @@
 Slow and plain on purpose: every vectorised path is compared with these.
 """
 
+from tests.reference.correlations import mean_class_correlations, pearson
 from tests.reference.paper import (
     columns_master,
     fast_routing,
@@ -25,4 +26,6 @@ __all__ = [
     "master_coefficients",
     "columns_master",
     "pooled_master",
+    "pearson",
+    "mean_class_correlations",
 ]

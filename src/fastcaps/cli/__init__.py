@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use
 import typer
 
 from fastcaps._version import __version__
-from fastcaps.cli import ablate, accumulate, data, demo, evaluate, train
+from fastcaps.cli import ablate, accumulate, analyze, data, demo, evaluate, train
 
 app = typer.Typer(
     name="fastcaps",
@@ -39,6 +39,7 @@ app.command("train")(train.train)
 app.command("accumulate")(accumulate.accumulate)
 app.command("ablate")(ablate.ablate)
 app.command("evaluate")(evaluate.evaluate)
+app.command("analyze")(analyze.analyze)
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def ablate(
     require("fastcaps ablate", "torch", "sklearn", "matplotlib")
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis.ablation import ablation_figure
-    from fastcaps.analysis.figures import png_bytes
+    from fastcaps.analysis.figures import figure_bytes
     from fastcaps.master import Method
     from fastcaps.training import Run
     from fastcaps.training.result import without_data_dir
@@ -88,7 +88,7 @@ def ablate(
         **trials.to_dict(),
     }
     folder = out or opened.folder
-    figure = png_bytes(ablation_figure(found, last))
+    figure = figure_bytes(ablation_figure(found, last))
     files = {folder / "ablation.json": json_bytes(found), folder / "ablation.png": figure}
     write_atomically(files if result is None else {**files, result: json_bytes(found)})
     if as_json:

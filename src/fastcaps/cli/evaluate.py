@@ -89,7 +89,7 @@ def evaluated(
 
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis import evaluate
-    from fastcaps.analysis.figures import confusion_figure, png_bytes
+    from fastcaps.analysis.figures import confusion_figure, figure_bytes
     from fastcaps.data import batches
     from fastcaps.training.trainer import versions
 
@@ -115,7 +115,9 @@ def evaluated(
     if folder is not None:
         confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
         figure = confusion_figure(confusions, result.class_names)
-        write_atomically({folder / "evaluation.json": json_bytes(found), folder / "confusion.png": png_bytes(figure)})
+        write_atomically(
+            {folder / "evaluation.json": json_bytes(found), folder / "confusion.png": figure_bytes(figure)}
+        )
     return found
 
 
