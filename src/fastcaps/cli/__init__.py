@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use
 import typer
 
 from fastcaps._version import __version__
-from fastcaps.cli import accumulate, data, demo, evaluate, train
+from fastcaps.cli import accumulate, data, demo, evaluate, export, predict, train
 
 app = typer.Typer(
     name="fastcaps",
@@ -38,6 +38,8 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("accumulate")(accumulate.accumulate)
 app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
+app.command("predict")(predict.predict)
 
 
 def main() -> None:

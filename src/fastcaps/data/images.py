@@ -52,9 +52,7 @@ def header(path: Path) -> Header:
         return Header(h, w, image.mode in _GREY, hashlib.sha256(content).hexdigest())
 
 
-def decode(
-    path: Path, size: tuple[int, int] | None, channels: int, content: bytes | None = None
-) -> NDArray[np.uint8]:
+def decode(path: Path, size: tuple[int, int] | None, channels: int, content: bytes | None = None) -> NDArray[np.uint8]:
     """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width).
 
     What is in the file may be given as ``content``; then it need not exist.
@@ -114,5 +112,5 @@ def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
 
 def _words(error: Exception, path: Path) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return f"{path.suffix or 'a file'} but no known image format"
+        return f"{path.suffix} but no known image format" if path.suffix else "no known image format"
     return str(error) or type(error).__name__

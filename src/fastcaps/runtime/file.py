@@ -37,7 +37,7 @@ def checked(content: bytes, path: Path | str) -> bytes:
     """The content of a file that is whole, made by `export`, and needs no other file; refused otherwise."""
     try:
         producers = [value for field, value in _fields(memoryview(content)) if field == _PRODUCER_NAME]
-        mine = bool(producers) and producers[0] == PRODUCER.encode()
+        mine = _is(producers[0] if producers else 0, PRODUCER.encode())
         elsewhere = list(_locations(memoryview(content), "model")) if mine else []
     except ValueError:
         raise ValueError(
@@ -76,10 +76,14 @@ def _locations(message: memoryview, kind: str) -> Iterator[str]:
         if kind == "tensor":
             if field == _EXTERNAL_DATA and isinstance(value, memoryview):
                 entry = dict(_fields(value))
-                if entry.get(1) == b"location":
+                if _is(entry.get(1, 0), b"location"):
                     yield bytes(entry.get(2, b"")).decode(errors="replace")
         elif field in _INSIDE[kind] and isinstance(value, memoryview):
             yield from _locations(value, _INSIDE[kind][field])
+
+
+def _is(value: memoryview | int, expected: bytes) -> bool:
+    return isinstance(value, memoryview) and bytes(value) == expected
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
@@ -88,6 +92,8 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     while place < len(message):
         key, place = _varint(message, place)
         kind = key & 7
+        if key >> 3 == 0:
+            raise ValueError(f"no protobuf: a field without number at {place}")
         if kind == 0:
             value, place = _varint(message, place)
             yield key >> 3, value

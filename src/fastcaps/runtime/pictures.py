@@ -11,6 +11,8 @@ from fastcaps.nn.config import CapsNetConfig
 
 Invert = Literal["auto", "yes", "no"]
 
+# Data sets whose images are light on black, for networks that were not exported: an exported file has it measured.
+BLACK_EDGES = frozenset({"mnist", "fashion_mnist", "rotated_mnist", "digits"})
 # How near to black or white the edge of the training images has to be for a picture to be on the wrong side of it.
 _CLEAR = 0.25
 
@@ -38,8 +40,8 @@ def edge_brightness(images: NDArray[np.uint8]) -> float:
 def is_inverted(image: NDArray[np.uint8], background: float | None) -> bool:
     """Whether a picture ``(c h w)`` has light and dark the other way round than the training images.
 
-    So it is when the training images are grey with a clearly dark or clearly light edge, and the picture's edge is nearer
-    to the other end.
+    So it is when the training images are grey with a clearly dark or clearly light edge, and the picture's edge is
+    nearer to the other end.
     """
     if background is None or len(image) != 1 or _CLEAR < background < 1 - _CLEAR:
         return False

@@ -1,8 +1,8 @@
 """Numbers in eight bits: weights symmetric and by output channel, activations by the range that calibration saw.
 
-Weights take seven of their eight bits, −64 … 64. Processors without VNNI add up two products of an unsigned and a signed
-byte in sixteen bits, saturating: 2 · 255 · 64 = 32,640 fits, 2 · 255 · 127 would not, silently. So an exported network gives
-the same answers with and without VNNI.
+Weights take seven of their eight bits, −64 … 64. Processors without VNNI add up two products of an unsigned and a
+signed byte in sixteen bits, saturating: 2 · 255 · 64 = 32,640 fits, 2 · 255 · 127 would not, silently. So an exported
+network gives the same answers with and without VNNI.
 """
 
 from typing import NamedTuple

@@ -95,7 +95,8 @@ class Predictor:
 
     def predict(self, images: NDArray[np.uint8]) -> NDArray[np.int64]:
         """The class of the longest capsule ``(b)`` of images ``(b c h w)``."""
-        return self(images).lengths.argmax(1)
+        classes: NDArray[np.int64] = self(images).lengths.argmax(1)
+        return classes
 
     def _run(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], ...]:
         count = len(images)
