@@ -33,6 +33,7 @@ check: $(READY) ## format, lint and type-check
 
 bench: $(READY) ## all benchmarks, as ratios inside one run
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/fastcaps bench
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.measure import peak_memory, print_machine, table, times
 from fastcaps import CapsNetConfig
+from fastcaps.benchmark.measure import peak_memory, print_machine, table, times
 from fastcaps.nn import winograd
 from fastcaps.nn.layers import PrimaryCaps, Stem
 

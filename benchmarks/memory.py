@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measure import peak_memory, table
-from benchmarks.plain import plain_routing
 from fastcaps import CapsNet, CapsNetConfig, fold
+from fastcaps.benchmark.measure import peak_memory, table
+from fastcaps.benchmark.plain import plain_routing
 from fastcaps.functional import prediction_vectors
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measure import peak_memory, table, times
-from benchmarks.plain import plain_routing
+from fastcaps.benchmark.measure import matmul_peak, peak_memory, table, times
+from fastcaps.benchmark.plain import plain_routing
 from fastcaps.functional import (
     dynamic_routing,
     fast_routing,
@@ -72,13 +72,6 @@ def report(title: str, make: Callable[[str], Run], names: list[str]) -> dict[str
     )
     print()
     return seconds
-
-
-def matmul_peak() -> float:
-    """Multiply-adds a second of a large square product, the most this machine gives."""
-    n = 2048
-    square = torch.randn(n, n)
-    return n**3 / times({"square": lambda: square @ square})["square"]
 
 
 def main() -> None:

@@ -3,32 +3,15 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
 
-from benchmarks.measure import peak_memory, table, times
-from benchmarks.plain import plain_routing
 from fastcaps import CapsNet, CapsNetConfig
-from fastcaps.functional import margin_loss, prediction_vectors, reconstruction_loss, squash
+from fastcaps.benchmark.measure import peak_memory, table, times
+from fastcaps.benchmark.plain import PlainCapsNet
+from fastcaps.functional import margin_loss, reconstruction_loss
 
 B = 128
 FIXED = "fastcaps, coefficients fixed"
 SHAPES = {"MNIST": CapsNetConfig.mnist, "CIFAR-10": CapsNetConfig.cifar10}
-
-
-class PlainCapsNet(nn.Module):
-    """The same network as public implementations write it: `nn.Conv2d`, all votes, autograd through the loop."""
-
-    def __init__(self, model: CapsNet) -> None:
-        super().__init__()
-        self.model = model
-        self.stem, self.primary = model.stem.conv, model.primary.conv
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images ``(b c h w)`` to class capsules ``(b j e)``."""
-        maps = self.primary(torch.relu(self.stem(images)))
-        d = self.model.config.lower_dimension
-        lower = squash(maps.permute(0, 2, 3, 1).unflatten(3, (-1, d)).flatten(1, 3))  # (b, i, d)
-        return plain_routing(prediction_vectors(lower, self.model.routing.weight))
 
 
 def step(shape: str, kind: str) -> Callable[[], object]:

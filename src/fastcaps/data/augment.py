@@ -85,9 +85,13 @@ class Augmentation:
 
     def test_view(self, images: Tensor) -> Tensor:
         """Images ``(b c h w)``, floating-point between 0 and 1 or bytes: their middle, as float32."""
+        return as_float(self.middle(images))
+
+    def middle(self, images: Tensor) -> Tensor:
+        """Images ``(b c h w)`` of any type: what of them the crop leaves in testing."""
         h, w = self._checked(images)
         top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
-        return as_float(images[:, :, top : top + h, left : left + w])
+        return images[:, :, top : top + h, left : left + w]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""

@@ -52,9 +52,12 @@ def header(path: Path) -> Header:
         return Header(h, w, image.mode in _GREY, hashlib.sha256(content).hexdigest())
 
 
-def decode(path: Path, size: tuple[int, int] | None, channels: int) -> NDArray[np.uint8]:
-    """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width)."""
-    with _opened(path, path.read_bytes()) as image:
+def decode(path: Path, size: tuple[int, int] | None, channels: int, content: bytes | None = None) -> NDArray[np.uint8]:
+    """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width).
+
+    What is in the file may be given as ``content``; then it need not exist.
+    """
+    with _opened(path, path.read_bytes() if content is None else content) as image:
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I;16"):
             # Pillow would clip 16 bits at 255 instead of scaling them.
@@ -109,5 +112,5 @@ def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
 
 def _words(error: Exception, path: Path) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return f"{path.suffix} but no known image format"
+        return f"{path.suffix} but no known image format" if path.suffix else "no known image format"
     return str(error) or type(error).__name__

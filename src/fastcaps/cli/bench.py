@@ -1,0 +1,106 @@
+"""``fastcaps bench``: how fast, against everything a user could pick instead."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fastcaps._extras import require
+from fastcaps.cli._common import Json, Threads, chosen, command, counted, print_json, print_table, set_up
+
+
+@command
+def bench(
+    batch: Annotated[list[int] | None, typer.Option(min=1, help="Images at a time; may be repeated.")] = None,
+    repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine.")] = None,
+    memory: Annotated[bool, typer.Option(help="Measure peaks of memory, each in a process of its own.")] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tiny network, one turn: shows that it works, not how fast.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for bench.json and bench.png.")] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Measure inference: PyTorch and ONNX Runtime, dynamic and folded, beside plain code and a CNN.
+
+    Engines take turns in one run; medians count, as ratios to plain dynamic routing. Then the routing layer alone, as
+    the number of lower capsules, classes, iterations and images grows. Needs a quiet machine and some minutes.
+
+    Example:  fastcaps bench --threads 2 --out bench
+    """
+    require("fastcaps bench", "torch", "matplotlib", "onnx", "onnxruntime")
+    import dataclasses
+
+    from fastcaps._files import json_bytes, write_atomically
+    from fastcaps.analysis.figures import png_bytes
+    from fastcaps.benchmark.inference import Settings, figure
+    from fastcaps.benchmark.inference import bench as measure
+    from fastcaps.benchmark.measure import can_measure_memory
+
+    set_up("cpu", threads)
+    settings = Settings.quick() if quick else Settings()
+    changes = chosen(batches=tuple(batch) if batch else None, repetitions=repetitions)
+    settings = dataclasses.replace(settings, memory=memory and can_measure_memory(), **changes)
+    with counted("measuring", settings.turns) as observe:
+        found = measure(settings, observe)
+    if out is not None:
+        write_atomically({out / "bench.json": json_bytes(found), out / "bench.png": png_bytes(figure(found))})
+    if as_json:
+        print_json(found)
+        return
+    _print(found)
+    if out is not None:
+        typer.echo(f"all numbers: {out}/bench.json; figure: {out}/bench.png", err=True)
+
+
+def _print(found: dict[str, Any]) -> None:
+    about = found["machine"]
+    typer.echo(f"{about['processor']}, {about['cores']} cores, {about['instructions']}; {about['threads']} threads")
+    typer.echo(", ".join(f"{name} {number}" for name, number in about["versions"].items()))
+    typer.echo(f"a large square product: {found['multiply_adds_per_second'] / 1e9:.1f}·10⁹ multiply-adds a second\n")
+    for batch in found["settings"]["batches"]:
+        rows = [row for row in found["engines"] if row["batch"] == batch]
+        print_table(
+            f"Batch {batch}",
+            ["engine", "ms/image", "quartiles", "images/s", "× plain", "peak MB", "size MB", "layers, %", "of peak"],
+            [
+                [
+                    row["engine"],
+                    f"{row['ms_per_image']:.3f}",
+                    f"{row['quartiles'][0]:.2f}–{row['quartiles'][1]:.2f}",
+                    f"{row['images_per_second']:,.0f}",
+                    f"{row['times_faster']:.2f}",
+                    _megabytes(row["peak_mb"]),
+                    f"{row['size_mb']:.1f}",
+                    "–" if row["shares"] is None else "/".join(f"{100 * s:.0f}" for s in row["shares"].values()),
+                    f"{row['share_of_peak']:.0%}",
+                ]
+                for row in rows
+            ],
+        )
+    typer.echo(
+        "layers: stem / PrimaryCaps / routing. of peak: multiply-adds of ordinary convolution against that product;"
+    )
+    typer.echo("Winograd's method needs fewer, int8 does more at a time.\n")
+    print_table(
+        f"The routing layer alone, batch {found['settings']['growth_batch']} where it is not the batch that grows",
+        ["growing", "size", "routing", "ms/image", "× plain", "peak MB"],
+        [
+            [
+                row["axis"],
+                f"{row['size']:,}",
+                row["routing"],
+                f"{row['ms_per_image']:.3f}",
+                f"{row['times_faster']:.1f}",
+                _megabytes(row["peak_mb"]),
+            ]
+            for row in found["growth"]
+        ],
+    )
+    for aim in found["aims"]:
+        verdict = "met" if aim["met"] else "not met"
+        typer.echo(f"{aim['what']}: {aim['measured']:.1f}× plain dynamic routing, aim {aim['aim']:g}×: {verdict}")
+
+
+def _megabytes(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"

@@ -1,0 +1,123 @@
+"""The exported file: ONNX with everything in it, closed by a seal that shows any change.
+
+An ONNX file is a protobuf message, and two messages one after the other are one with the entries of both. So the last
+bytes are a metadata entry with the SHA-256 of all bytes before them; any ONNX tool reads the file as usual. Weights may
+not lie in other files: such a file could name any place of the reader's disk. All of this is checked before ONNX
+Runtime sees the file, with a few lines that can find their way through protobuf.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+# Keys of the file's metadata: a JSON document about the network, and the seal.
+ABOUT = "fastcaps"
+_SEAL = b"fastcaps.sha256"
+PRODUCER = "fastcaps"
+
+# Where ONNX's messages hold tensors: for each kind of message, fields that are messages of which kind.
+_INSIDE: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "training": {1: "graph", 2: "graph"},
+}
+_PRODUCER_NAME, _EXTERNAL_DATA = 2, 13
+
+
+def sealed(content: bytes) -> bytes:
+    """A serialised model with its seal."""
+    return content + _seal(content)
+
+
+def checked(content: bytes, path: Path | str) -> bytes:
+    """The content of a file that is whole, made by `export`, and needs no other file; refused otherwise."""
+    try:
+        producers = [value for field, value in _fields(memoryview(content)) if field == _PRODUCER_NAME]
+        mine = _is(producers[0] if producers else 0, PRODUCER.encode())
+        elsewhere = list(_locations(memoryview(content), "model")) if mine else []
+    except ValueError:
+        raise ValueError(
+            f"{path} is no ONNX file, or damaged: it can't be read to its end ({len(content):,} bytes): "
+            "copy it again, or make it with fastcaps export"
+        ) from None
+    if not mine:
+        raise ValueError(
+            f"{path} was not made by fastcaps export: without what that writes into a file nobody knows its classes "
+            "and its input"
+        )
+    if elsewhere:
+        raise ValueError(
+            f"{path} has weights in another file ({elsewhere[0]}), expected all in one: make it again with "
+            "fastcaps export"
+        )
+    seal = _seal(content[: -len(_seal(b""))])
+    if not content.endswith(seal):
+        raise ValueError(
+            f"{path} is damaged, or was changed after its export: its content is not what its SHA-256 says: "
+            "copy it again, or make it with fastcaps export"
+        )
+    return content
+
+
+def _seal(content: bytes) -> bytes:
+    """Field 14 of a model, an entry of its metadata: key and value."""
+    value = hashlib.sha256(content).hexdigest().encode()
+    entry = b"\x0a" + bytes([len(_SEAL)]) + _SEAL + b"\x12" + bytes([len(value)]) + value
+    return b"\x72" + bytes([len(entry)]) + entry
+
+
+def _locations(message: memoryview, kind: str) -> Iterator[str]:
+    """Names of the files in which a message's tensors lie."""
+    for field, value in _fields(message):
+        if kind == "tensor":
+            if field == _EXTERNAL_DATA and isinstance(value, memoryview):
+                entry = dict(_fields(value))
+                if _is(entry.get(1, 0), b"location"):
+                    yield bytes(entry.get(2, b"")).decode(errors="replace")
+        elif field in _INSIDE[kind] and isinstance(value, memoryview):
+            yield from _locations(value, _INSIDE[kind][field])
+
+
+def _is(value: memoryview | int, expected: bytes) -> bool:
+    return isinstance(value, memoryview) and bytes(value) == expected
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """The number and content of each field of a protobuf message; numbers of a fixed size come as bytes."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        kind = key & 7
+        if key >> 3 == 0:
+            raise ValueError(f"no protobuf: a field without number at {place}")
+        if kind == 0:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, place = _varint(message, place)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"no protobuf: a field of kind {kind}")
+        if place + size > len(message):
+            raise ValueError(f"no protobuf: a field of {size} bytes at {place} of {len(message)}")
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            break
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, place
+    raise ValueError(f"no protobuf: a number without end at {place} of {len(message)}")

@@ -1,0 +1,244 @@
+"""A network as an ONNX graph, node by node: from bytes to class capsules, the preparation of the input included.
+
+The graph is small enough to be written down, so nothing depends on what an exporter makes of PyTorch code. The input is
+bytes, which leave no doubt about their range. Shapes hold for any batch; routing is unrolled.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from fastcaps._version import __version__
+from fastcaps.nn.config import CapsNetConfig
+from fastcaps.runtime.file import PRODUCER
+from fastcaps.runtime.quantise import Ranges, Scale, quantised_weight
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+# Old enough for every ONNX Runtime that fastcaps[runtime] allows, new enough for axes as inputs.
+_OPSET, _IR_VERSION = 18, 9
+# A protobuf message, and so a file without others beside it, can't be larger.
+_LARGEST = 2**31 - 1
+
+
+def network_graph(
+    config: CapsNetConfig,
+    weights: Weights,
+    routing: str,
+    ranges: Ranges | None = None,
+    batch: int | None = None,
+) -> onnx.ModelProto:
+    """The whole network: input ``images (b c h w)``, bytes; outputs ``lengths (b j)`` and ``capsules (b j e)``.
+
+    Args:
+        config: of the network.
+        weights: by their names in the network's ``state_dict``; ``routing.weight`` is ``(i d j e)`` for dynamic
+            routing and ``(i·d, j·e)`` for fast.
+        routing: ``"dynamic"`` or ``"fast"``.
+        ranges: of the activations, for int8; float32 when None.
+        batch: the only size that is taken; any when None.
+    """
+    graph = Graph()
+    lower = _lower_capsules(graph, config, weights, ranges)  # (b, i, d)
+    if routing == "fast":
+        capsules = _folded(graph, config, weights, lower, ranges)
+    else:
+        capsules = _routed(graph, config, weights, lower)
+    lengths = graph.add("ReduceL2", [capsules, graph.axes(2)], "lengths", keepdims=0)  # (b, j)
+    shape = [config.channels, config.height, config.width]
+    outputs = {lengths: [config.classes], capsules: [config.classes, config.class_dimension]}
+    return graph.model((TensorProto.UINT8, shape), outputs, batch)
+
+
+class Graph:
+    """Nodes and constants on their way to a model."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+
+    def add(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
+        """A node with one output, which has the node's name."""
+        self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
+        return name
+
+    def constant(self, name: str, value: Any, dtype: type[np.generic] = np.float32) -> str:
+        """A tensor in the file; the same name is the same tensor."""
+        if name not in self._constants:
+            array = np.ascontiguousarray(np.asarray(value, dtype))
+            self._constants[name] = numpy_helper.from_array(array.reshape(np.shape(value)), name)
+        return name
+
+    def axes(self, *axes: int) -> str:
+        """Axes, as a tensor, which is how ONNX wants them."""
+        return self.constant(f"axes_{'_'.join(map(str, axes))}", axes, np.int64)
+
+    def reshape(self, tensor: str, shape: tuple[int, ...], name: str) -> str:
+        """A tensor in another shape; 0 is the size that was there, −1 what is left."""
+        return self.add("Reshape", [tensor, self.constant(f"{name}_shape", shape, np.int64)], name)
+
+    def squash(self, vectors: str, name: str) -> str:
+        """``s · ‖s‖ / (1 + ‖s‖²)`` along the last axis."""
+        length = self.add("ReduceL2", [vectors, self.axes(-1)], f"{name}_length", keepdims=1)
+        squared = self.add("Mul", [length, length], f"{name}_squared")
+        divisor = self.add("Add", [squared, self.constant("one", 1)], f"{name}_divisor")
+        factor = self.add("Div", [length, divisor], f"{name}_factor")
+        return self.add("Mul", [vectors, factor], name)
+
+    def quantised(self, tensor: str, scale: Scale, name: str) -> str:
+        """Numbers as bytes; what is out of range becomes the nearest that is not."""
+        return self.add("QuantizeLinear", [tensor, *self._scale(scale, name)], f"{name}_bytes")
+
+    def dequantised(self, tensor: str, scale: Scale, name: str) -> str:
+        """Bytes as numbers."""
+        return self.add("DequantizeLinear", [tensor, *self._scale(scale, name)], name)
+
+    def quantised_weight(self, weight: NDArray[np.float32], axis: int, name: str) -> tuple[str, NDArray[np.float32]]:
+        """A weight kept as bytes, with a scale for each index of an axis."""
+        steps, scales = quantised_weight(weight, axis)
+        inputs = [self.constant(f"{name}_bytes", steps, np.int8), self.constant(f"{name}_scale", scales)]
+        inputs.append(self.constant(f"{name}_zero", np.zeros(len(scales)), np.int8))
+        return self.add("DequantizeLinear", inputs, name, axis=axis), scales
+
+    def convolution(self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale | None = None) -> str:
+        """A convolution without padding; in int8 when its input's scale is given."""
+        weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
+        if scale is None:
+            inputs = [tensor, self.constant(f"{layer}_weight", weight), self.constant(f"{layer}_bias", bias)]
+        else:
+            kernel, scales = self.quantised_weight(weight, 0, f"{layer}_weight")
+            steps = scales * scale.scale
+            added = [
+                self.constant(f"{layer}_bias_steps", np.rint(bias / steps), np.int32),
+                self.constant(f"{layer}_bias_scale", steps),
+                self.constant(f"{layer}_bias_zero", np.zeros(len(steps)), np.int32),
+            ]
+            inputs = [tensor, kernel, self.add("DequantizeLinear", added, f"{layer}_bias", axis=0)]
+        return self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
+
+    def model(
+        self, images: tuple[int, list[int]], outputs: Mapping[str, list[int]], batch: int | None
+    ) -> onnx.ModelProto:
+        """The model: type and shape of an image, and the shape of each output, all without the batch."""
+        first: int | str = "batch" if batch is None else batch
+        size = sum(len(tensor.raw_data) for tensor in self._constants.values())
+        if size > _LARGEST:
+            raise ValueError(f"the network has {size:,} bytes of weights, an ONNX file holds at most {_LARGEST:,}")
+        return helper.make_model(
+            helper.make_graph(
+                self._nodes,
+                "CapsNet",
+                [helper.make_tensor_value_info("images", images[0], [first, *images[1]])],
+                [helper.make_tensor_value_info(k, TensorProto.FLOAT, [first, *v]) for k, v in outputs.items()],
+                list(self._constants.values()),
+            ),
+            producer_name=PRODUCER,
+            producer_version=__version__,
+            opset_imports=[helper.make_opsetid("", _OPSET)],
+            ir_version=_IR_VERSION,
+        )
+
+    def _scale(self, scale: Scale, name: str) -> list[str]:
+        return [self.constant(f"{name}_scale", scale.scale), self.constant(f"{name}_zero", scale.zero, np.uint8)]
+
+
+def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, ranges: Ranges | None) -> str:
+    """From ``images (b c h w)`` to lower capsules ``(b i d)``."""
+    i, d = config.lower_capsules, config.lower_dimension
+    by_bytes = Scale(np.float32(1 / 255), np.uint8(0))
+    if ranges is not None and not config.standardize:
+        scale: Scale | None = by_bytes
+        images = graph.dequantised("images", by_bytes, "scaled")
+    else:
+        numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)
+        images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
+        scale = None
+        if config.standardize:
+            images = _standardized(graph, images, config.channels * config.height * config.width)
+        if ranges is not None:
+            scale = ranges.scale("images")
+            images = graph.dequantised(graph.quantised(images, scale, "input"), scale, "input")
+    maps = graph.convolution(images, weights, "stem", config.stem_stride, scale)  # (b, k, h', w')
+    if ranges is None:
+        maps = graph.add("Relu", [maps], "maps")
+    else:
+        # Bytes that start at zero are a ReLU.
+        scale = ranges.scale("maps")
+        maps = graph.dequantised(graph.quantised(maps, scale, "maps"), scale, "maps")
+    channels = graph.convolution(maps, weights, "primary", config.primary_stride, scale)  # (b, types·d, y, x)
+    if ranges is not None:
+        channels = graph.quantised(channels, ranges.scale("channels"), "channels")
+    by_position = graph.add("Transpose", [channels], "by_position", perm=[0, 2, 3, 1])  # (b, y, x, types·d)
+    capsules = graph.reshape(by_position, (0, i, d), "unsquashed")  # (b, i, d)
+    if ranges is not None:
+        capsules = graph.dequantised(capsules, ranges.scale("channels"), "channels")
+    return graph.squash(capsules, "lower")
+
+
+def _standardized(graph: Graph, images: str, pixels: int) -> str:
+    mean = graph.add("ReduceMean", [images, graph.axes(1, 2, 3)], "mean", keepdims=1)  # (b, 1, 1, 1)
+    centred = graph.add("Sub", [images, mean], "centred")
+    squared = graph.add("Mul", [centred, centred], "centred_squared")
+    variance = graph.add("ReduceMean", [squared, graph.axes(1, 2, 3)], "variance", keepdims=1)  # (b, 1, 1, 1)
+    bounded = graph.add("Max", [variance, graph.constant("least_variance", 1 / pixels)], "bounded_variance")
+    return graph.add("Div", [centred, graph.add("Sqrt", [bounded], "deviation")], "standardized")
+
+
+def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, ranges: Ranges | None) -> str:
+    """Lower capsules ``(b i d)`` to class capsules ``(b j e)``: one matrix product and squash."""
+    flat = graph.reshape(lower, (0, -1), "flat")  # (b, i·d)
+    weight = weights["routing.weight"]
+    if ranges is None:
+        folded = graph.constant("folded_weight", weight)
+    else:
+        scale = ranges.scale("capsules")
+        flat = graph.dequantised(graph.quantised(flat, scale, "capsules_input"), scale, "capsules_input")
+        folded, _ = graph.quantised_weight(weight, 1, "folded_weight")
+    sums = graph.add("MatMul", [flat, folded], "routing")  # (b, j·e)
+    return graph.squash(graph.reshape(sums, (0, config.classes, config.class_dimension), "sums"), "capsules")
+
+
+def _routed(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str) -> str:
+    """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` by dynamic routing, in float32."""
+    i, d, j, e = weights["routing.weight"].shape
+    weight = graph.constant("weight", weights["routing.weight"].reshape(i, d, j * e))
+    by_capsule = graph.add("Transpose", [lower], "by_capsule", perm=[1, 0, 2])  # (i, b, d)
+    made = graph.add("MatMul", [by_capsule, weight], "routing")  # (i, b, j·e)
+    parted = graph.reshape(made, (i, -1, j, e), "votes_by_capsule")  # (i, b, j, e)
+    votes = graph.add("Transpose", [parted], "votes", perm=[1, 2, 0, 3])  # (b, j, i, e)
+    summed = graph.add("ReduceSum", [votes, graph.axes(2)], "votes_sum", keepdims=1)  # (b, j, 1, e)
+    start = graph.constant("start", 1.0 if config.normalization == "max_min" else 1.0 / j)
+    capsules = graph.squash(graph.add("Mul", [summed, start], "sums_1"), "capsules_1")  # (b, j, 1, e)
+    logits = ""
+    for t in range(2, config.iterations + 1):
+        upright = graph.reshape(capsules, (0, j, e, 1), f"upright_{t}")  # (b, j, e, 1)
+        agreement = graph.add("MatMul", [votes, upright], f"agreement_{t}")  # (b, j, i, 1)
+        agreement = graph.reshape(agreement, (0, j, 1, i), f"agreement_row_{t}")  # (b, j, 1, i)
+        logits = graph.add("Add", [logits, agreement], f"logits_{t}") if logits else agreement
+        coefficients = _normalized(graph, logits, config, f"coefficients_{t}")  # (b, j, 1, i)
+        sums = graph.add("MatMul", [coefficients, votes], f"sums_{t}")  # (b, j, 1, e)
+        capsules = graph.squash(sums, f"capsules_{t}")  # (b, j, 1, e)
+    return graph.reshape(capsules, (0, j, e), "capsules")
+
+
+def _normalized(graph: Graph, logits: str, config: CapsNetConfig, name: str) -> str:
+    """Logits ``(b j 1 i)`` to coefficients over the classes."""
+    if config.normalization == "softmax":
+        return graph.add("Softmax", [logits], name, axis=1)
+    least = graph.add("ReduceMin", [logits, graph.axes(1)], f"{name}_least", keepdims=1)  # (b, 1, 1, i)
+    greatest = graph.add("ReduceMax", [logits, graph.axes(1)], f"{name}_greatest", keepdims=1)  # (b, 1, 1, i)
+    spread = graph.add("Sub", [greatest, least], f"{name}_spread")
+    one = graph.constant("one", 1)
+    flat = graph.add("Equal", [spread, graph.constant("zero", 0)], f"{name}_flat")
+    divisor = graph.add("Where", [flat, one, spread], f"{name}_divisor")
+    above = graph.add("Sub", [logits, least], f"{name}_above")
+    position = graph.add("Div", [above, divisor], f"{name}_ratio")
+    position = graph.add("Where", [flat, one, position], f"{name}_position")
+    if (config.lower, config.upper) == (0.0, 1.0):
+        return position
+    stretched = graph.add("Mul", [position, graph.constant("bounds", config.upper - config.lower)], f"{name}_stretched")
+    return graph.add("Add", [stretched, graph.constant("lower_bound", config.lower)], name)

@@ -1,0 +1,57 @@
+"""From an image file to a network's input: upright, resized, its middle cropped, inverted where that is wanted."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcaps.data.images import decode
+from fastcaps.nn.config import CapsNetConfig
+
+Invert = Literal["auto", "yes", "no"]
+
+# Data sets whose images are light on black, for networks that were not exported: an exported file has it measured.
+BLACK_EDGES = frozenset({"mnist", "fashion_mnist", "rotated_mnist", "digits"})
+# How near to black or white the edge of the training images has to be for a picture to be on the wrong side of it.
+_CLEAR = 0.25
+
+
+def network_input(path: Path, config: CapsNetConfig, content: bytes | None = None) -> NDArray[np.uint8]:
+    """A picture as the network's input ``(c h w)``: brought to ``config.resize``, then its middle.
+
+    Args:
+        path: of the file; also what errors call it.
+        config: of the network.
+        content: what is in the file; read when None.
+    """
+    h, w = config.height, config.width
+    pixels = decode(path, config.resize or (h, w), config.channels, content)  # (c, height, width)
+    top, left = (pixels.shape[1] - h) // 2, (pixels.shape[2] - w) // 2
+    return pixels[:, top : top + h, left : left + w]
+
+
+def edge_brightness(images: NDArray[np.uint8]) -> float:
+    """The median of the outermost pixels of images ``(… h w)``, between 0 and 1."""
+    rows, columns = images[..., [0, -1], :], images[..., :, [0, -1]]
+    return float(np.median(np.concatenate([rows.ravel(), columns.ravel()])) / 255)
+
+
+def is_inverted(image: NDArray[np.uint8], background: float | None) -> bool:
+    """Whether a picture ``(c h w)`` has light and dark the other way round than the training images.
+
+    So it is when the training images are grey with a clearly dark or clearly light edge, and the picture's edge is
+    nearer to the other end.
+    """
+    if background is None or len(image) != 1 or _CLEAR < background < 1 - _CLEAR:
+        return False
+    edge = edge_brightness(image)
+    return abs(1 - edge - background) < abs(edge - background)
+
+
+def inverted(
+    image: NDArray[np.uint8], background: float | None, invert: Invert = "auto"
+) -> tuple[NDArray[np.uint8], bool]:
+    """A picture ``(c h w)``, inverted if it is to be, and whether it was."""
+    decision = invert == "yes" or (invert == "auto" and is_inverted(image, background))
+    return (255 - image if decision else image), decision

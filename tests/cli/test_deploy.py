@@ -1,0 +1,205 @@
+"""Export and predict from the command line, as a person with pictures would."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.runtime.conftest import exported, networks, small_config
+from typer.testing import CliRunner
+
+from fastcaps.cli import app, predict
+from fastcaps.runtime import load
+
+
+def invoke(*arguments, code=0, given=None):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on pictures of three grey patterns, light on dark, of 20×24."""
+    random = np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("deploy")
+    for part, count in (("train", 8), ("test", 3)):
+        for number, name in enumerate(("left", "middle", "right")):
+            (folder / "photos" / part / name).mkdir(parents=True)
+            for k in range(count):
+                pixels = random.integers(0, 40, (20, 24))
+                pixels[4:16, 3 + 7 * number : 7 + 7 * number] += 200
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / "photos" / part / name / f"{k}.png")
+    network = ["stem_channels=8", "capsule_types=2", "decoder=[16]", "stem_kernel=5", "primary_kernel=5"]
+    options = [word for change in network for word in ("--network", change)]
+    options += ["--epochs", "12", "--batch-size", "8", "--warmup", "2", "--threads", "1", "--learning-rate", "0.005"]
+    invoke("train", "--data", folder / "photos", "--out", folder / "run", *options)
+    invoke("accumulate", folder / "run", "--threads", 1)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def file(run):
+    path = run.parent / "model.onnx"
+    invoke("export", run, path, "--threads", 1)
+    return path
+
+
+def test_export(run, tmp_path):
+    said = invoke("export", run, tmp_path / "m.onnx", "--threads", 1)
+    assert "m.onnx: fast routing, float32, " in said.stdout
+    assert "on 9 test images; 0 answers differ, lengths by at most " in said.stdout
+    assert f"next: fastcaps predict {tmp_path / 'm.onnx'} IMAGE …" in said.stderr
+    options = ["--routing", "dynamic", "--precision", "int8", "--batch", 2, "--limit", 5, "--threads", 1, "--json"]
+    about = json.loads(invoke("export", run, tmp_path / "d.onnx", *options).stdout)
+    assert about["bytes"] == (tmp_path / "d.onnx").stat().st_size
+    assert (about["routing"], about["precision"], about["batch"]) == ("dynamic", "int8", 2)
+    assert about["accuracy"]["images"] == 5
+    assert about["background"] < 0.2
+    assert about["config"]["class_names"] == ["left", "middle", "right"]
+    assert "data_provenance" in about["provenance"]
+    assert load(tmp_path / "d.onnx", threads=1).predict(np.zeros((5, 1, 20, 24), np.uint8)).shape == (5,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "code"),
+    [
+        (["nowhere", "x.onnx"], "nowhere is no run: it has no run.json", 1),
+        (["mnist", "x.onnx", "--batch", "many"], "--batch many: expected dynamic or a number of images", 2),
+        (["mnist", "x.onnx", "--batch", "0"], "--batch 0: expected dynamic or a number of images", 2),
+        (["mnist", "x.onnx", "--precision", "int4"], "int4", 2),
+        (["mnist", "x.onnx", "--max-drop", "-1"], "--max-drop", 2),
+        (["mnist", "x.onnx", "--routing", "dynamic", "--master", "m"], "--master m has no meaning for dynamic rout", 2),
+    ],
+)
+def test_wrong_exports(arguments, message, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in invoke("export", *arguments, code=code).stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def pictures(run, tmp_path):
+    """One of each class, as they are, dark on light in colour, and large."""
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name in ("left", "middle", "right"):
+        picture = Image.open(run.parent / "photos" / "test" / name / "0.png")
+        picture.save(folder / f"{name}.png")
+        Image.fromarray(255 - np.asarray(picture)).convert("RGB").save(folder / f"{name}-dark.png")
+        picture.resize((240, 200)).save(folder / f"{name}-large.jpg")
+    return folder
+
+
+def test_predict_names_what_it_sees(file, pictures):
+    found = json.loads(invoke("predict", file, pictures, "--json", "--threads", 1).stdout)
+    assert len(found["images"]) == 9
+    assert found["failed"] == []
+    by_name = {entry["image"].rpartition("/")[2]: entry for entry in found["images"]}
+    for name in ("left", "middle", "right"):
+        assert by_name[f"{name}.png"]["fast"]["class"] == name
+        assert by_name[f"{name}-dark.png"]["fast"] == by_name[f"{name}.png"]["fast"]
+        assert by_name[f"{name}-large.jpg"]["fast"]["class"] == name
+        assert [by_name[f"{name}{end}"]["inverted"] for end in (".png", "-dark.png", "-large.jpg")] == [0, 1, 0]
+    for entry in found["images"]:
+        assert 0 <= entry["fast"]["runner_up_length"] <= entry["fast"]["length"] <= 1
+        assert entry["fast"]["runner_up"] != entry["fast"]["class"]
+
+
+def test_predict_prints_lines(file, pictures):
+    said = invoke("predict", file, pictures / "left.png", pictures / "right-dark.png", "--threads", 1)
+    header, first, second = (line.split() for line in said.stdout.splitlines())
+    assert header == ["image", "fast", "length", "runner-up", "length", "inverted"]
+    assert (first[0], first[1], first[-1]) == (str(pictures / "left.png"), "left", "no")
+    assert (second[1], second[-1]) == ("right", "yes")
+    assert "1 of 2 pictures were inverted (their edge is unlike the training images'; --invert no keeps" in said.stderr
+    kept = invoke("predict", file, pictures / "right-dark.png", "--invert", "no", "--threads", 1)
+    assert kept.stdout.splitlines()[1].endswith("no")
+    assert "inverted" not in kept.stderr
+    turned = invoke("predict", file, pictures / "right.png", "--invert", "yes", "--threads", 1)
+    assert "1 of 1 pictures were inverted (--invert yes)" in turned.stderr
+
+
+def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict, "_PIECE", 2)
+    whole = (pictures / "left.png").read_bytes()
+    (pictures / "broken.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty").mkdir()
+    arguments = [pictures, tmp_path / "none.png", tmp_path / "empty"]
+    result = invoke("predict", file, *arguments, "--json", "--threads", 1, code=1)
+    found = json.loads(result.stdout)
+    assert len(found["images"]) == 9
+    errors = [entry["error"] for entry in found["failed"]]
+    assert errors[0] == f"{tmp_path / 'empty'} has no images in it"
+    assert errors[1].startswith(f"{pictures / 'broken.png'} can't be decoded as an image (")
+    assert errors[2] == f"{tmp_path / 'none.png'} does not exist"
+    assert [line for line in result.stderr.splitlines() if line.startswith("error")] == [f"error: {e}" for e in errors]
+    alone = invoke("predict", file, tmp_path / "none.png", "--threads", 1, code=1)
+    assert alone.stdout == ""
+
+
+def test_standard_input(file, pictures):
+    given = (pictures / "middle.png").read_bytes()
+    found = json.loads(invoke("predict", file, "-", "--json", "--threads", 1, given=given).stdout)
+    assert [(entry["image"], entry["fast"]["class"]) for entry in found["images"]] == [("-", "middle")]
+    refused = invoke("predict", file, "-", "--threads", 1, code=1, given=b"no picture")
+    assert "error: standard input can't be decoded as an image (no known image format)" in refused.stderr
+
+
+def test_a_run_routes_both_ways(run, file, pictures):
+    options = ["--routing", "both", "--invert", "no", "--threads", 1, "--json"]
+    found = json.loads(invoke("predict", run, pictures / "left.png", *options).stdout)
+    assert found["routing"] == ["fast", "dynamic"]
+    (entry,) = found["images"]
+    assert entry["dynamic"]["class"] == entry["fast"]["class"] == "left"
+    options = ["--threads", 1, "--json"]
+    from_file = json.loads(invoke("predict", file, pictures / "left.png", *options).stdout)["images"][0]
+    assert from_file["fast"]["length"] == pytest.approx(entry["fast"]["length"], abs=1e-5)
+    only = json.loads(invoke("predict", run, pictures / "left.png", *options).stdout)
+    assert only["routing"] == ["fast"]
+
+
+def test_a_network_that_comes_with_fastcaps(tmp_path):
+    digit = np.zeros((28, 28), np.uint8)
+    digit[4:24, 13:16] = 255
+    Image.fromarray(255 - digit).save(tmp_path / "one.png")
+    found = json.loads(invoke("predict", "mnist", tmp_path / "one.png", "--json", "--threads", 1).stdout)
+    assert found["images"][0]["inverted"]
+    assert found["images"][0]["fast"]["class"] == "1"
+
+
+def test_refusals(file, pictures, tmp_path, monkeypatch):
+    picture = pictures / "left.png"
+    other = invoke("predict", file, picture, "--routing", "both", code=1)
+    assert (
+        "model.onnx was exported with fast routing, --routing both was asked for: export that, too, or" in other.stderr
+    )
+    missing = invoke("predict", tmp_path / "none.onnx", picture, code=1)
+    assert missing.stderr.endswith("none.onnx does not exist: make it with fastcaps export\n")
+    assert "nothing is no run: it has no run.json" in invoke("predict", "nothing", picture, code=1).stderr
+    assert invoke("predict", file, code=2)
+    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "torch" else name)
+    no_torch = invoke("predict", "mnist", picture, code=1)
+    assert "fastcaps predict with mnist, no .onnx file, needs torch, not installed here" in no_torch.stderr
+
+
+def test_predict_with_a_file_doesnt_import_torch(tmp_path):
+    torch.manual_seed(0)
+    file = exported(networks(small_config())["fast"], tmp_path / "m.onnx")
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 50)).save(buffer, "PNG")
+    (tmp_path / "a.png").write_bytes(buffer.getvalue())
+    code = f"""
+import sys
+from fastcaps.cli import app
+try:
+    app(["predict", {str(file)!r}, {str(tmp_path / "a.png")!r}, "--threads", "1"])
+except SystemExit as done:
+    print(done.code, [name for name in ("torch", "onnx", "sklearn") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"

@@ -1,0 +1,60 @@
+"""Small networks, images as bytes, and files exported from them."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, fold
+from fastcaps.runtime import export
+
+
+def small_config(**changes: Any) -> CapsNetConfig:
+    sizes: dict[str, Any] = {
+        "height": 11,
+        "width": 10,
+        "classes": 3,
+        "stem_channels": 6,
+        "stem_kernel": 3,
+        "capsule_types": 4,
+        "lower_dimension": 5,
+        "primary_kernel": 3,
+        "class_dimension": 7,
+        "decoder": (8,),
+    }
+    return CapsNetConfig(**(sizes | changes))
+
+
+def networks(config: CapsNetConfig) -> dict[str, CapsNet | FastCapsNet]:
+    model = CapsNet(config).eval()
+    for layer in (model.stem, model.primary):
+        torch.nn.init.normal_(
+            cast(torch.Tensor, layer.conv.bias), std=0.1
+        )  # they start at zero, which would hide what happens to them
+    return {"dynamic": model, "fast": fold(model, torch.rand(config.lower_capsules, config.classes))}
+
+
+def some_images(config: CapsNetConfig, count: int = 20) -> torch.Tensor:
+    return torch.randint(0, 256, (count, config.channels, config.height, config.width), dtype=torch.uint8)
+
+
+def exported(network: CapsNet | FastCapsNet, path: Path, **options: Any) -> Path:
+    images = some_images(network.config, 40)
+    # Labelled by the network itself: it is right about all of them.
+    tests = [(images, network.predict(images))]
+    defaults: dict[str, Any] = {"calibration": [images], "threads": 1, "background": 0.0}
+    export(network, path, tests, **(defaults | options))
+    return path
+
+
+@pytest.fixture
+def fast() -> FastCapsNet:
+    network = networks(small_config())["fast"]
+    assert isinstance(network, FastCapsNet)
+    return network
+
+
+@pytest.fixture
+def model_file(fast: FastCapsNet, tmp_path: Path) -> Path:
+    return exported(fast, tmp_path / "model.onnx")

@@ -1,0 +1,158 @@
+"""Export: what is written, what is refused, and that a refusal leaves no file and spoils none."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.runtime.conftest import exported, networks, small_config, some_images
+
+from fastcaps import CapsNet, FastCapsNet
+from fastcaps.runtime import export, exporting, load
+from fastcaps.runtime.exporting import calibrated
+
+
+@pytest.mark.parametrize("routing", ["fast", "dynamic"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@torch.no_grad()
+def test_the_file_answers_as_the_network_does(routing, precision, tmp_path):
+    network = networks(small_config(channels=3, standardize=True))[routing]
+    path = exported(network, tmp_path / "new" / "m.onnx", precision=precision, max_drop=100)
+    found = load(path, threads=1)
+    images = some_images(network.config, 33)
+    lengths = network(images).lengths.numpy()
+    tolerance = 1e-5 if precision == "float32" else 0.1
+    np.testing.assert_allclose(found(images.numpy()).lengths, lengths, atol=tolerance)
+    assert (found.routing, found.precision) == (routing, precision)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_accuracy_is_in_the_file(fast, tmp_path):
+    images = some_images(fast.config, 30)
+    answers = fast.predict(images)
+    labels = torch.where(torch.arange(30) < 6, (answers + 1) % 3, answers)
+    about = export(fast, tmp_path / "m.onnx", [(images[:10], labels[:10]), (images[10:], labels[10:])])
+    found = about["accuracy"]
+    assert (found["images"], found["correct"], found["original_correct"], found["changed"]) == (30, 24, 24, 0)
+    assert found["accuracy"] == 0.8
+    assert found["largest_difference"] < 1e-5
+    assert load(tmp_path / "m.onnx").about == json.loads(json.dumps(about))
+
+
+def test_int8_that_loses_accuracy_is_refused(fast, tmp_path):
+    images = some_images(fast.config, 60)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"as it was")
+    # Ranges of black images are wrong for any other.
+    options: dict[str, Any] = {"precision": "int8", "calibration": [torch.zeros(1, 1, 11, 10, dtype=torch.uint8)]}
+    message = r"m.onnx was not written: in int8 accuracy falls from 100.00% to [0-9.]+%, [0-9.]+ points, expected at"
+    with pytest.raises(ValueError, match=message):
+        export(fast, path, [(images, fast.predict(images))], **options)
+    assert path.read_bytes() == b"as it was"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.onnx"]
+    about = export(fast, path, [(images, fast.predict(images))], max_drop=100, **options)
+    assert about["accuracy"]["correct"] < 57
+
+
+def test_three_images_are_not_a_drop(fast, tmp_path, monkeypatch):
+    images = some_images(fast.config, 10)
+    for lost, refused in ((3, False), (4, True)):
+        found = {"images": 10, "correct": 10 - lost, "accuracy": 1 - lost / 10, "changed": lost}
+        found |= {"original_correct": 10, "original_accuracy": 1.0, "largest_difference": 0.1}
+        monkeypatch.setattr(exporting, "compared", lambda *_, found=found: found)
+        options: dict[str, Any] = {"precision": "int8", "calibration": [images], "max_drop": 0.1}
+        if refused:
+            with pytest.raises(ValueError, match="accuracy falls from 100.00% to 60.00%, 40.00 points, expected at mo"):
+                export(fast, tmp_path / "m.onnx", [], **options)
+        else:
+            export(fast, tmp_path / "m.onnx", [], **options)
+
+
+def test_a_float32_file_that_answers_otherwise_is_refused(fast, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "TOLERANCE", 1e-12)
+    with pytest.raises(
+        ValueError, match=r"m.onnx was not written: a length differs from PyTorch's by \S+ on 40 images, ex"
+    ):
+        exported(fast, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_broken_weights_are_refused(fast, tmp_path):
+    with torch.no_grad():
+        fast.routing.weight[0] = float("nan")
+    with pytest.raises(ValueError, match="m.onnx was not written: routing.weight has entries that are no numbers, the"):
+        exported(fast, tmp_path / "m.onnx", precision="int8")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch is 0, expected at least 1, or None for any"),
+        ({"precision": "float16"}, "precision is 'float16', expected float32 or int8"),
+        ({"precision": "int8", "calibration": None}, "int8 needs training images to calibrate with: give some hundred"),
+        ({"precision": "int8", "calibration": []}, "there are no images to calibrate with"),
+    ],
+)
+def test_errors(fast, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        exported(fast, tmp_path / "m.onnx", **options)
+    with pytest.raises(ValueError, match="there are no images to compare the exported network with the original on"):
+        export(fast, tmp_path / "m.onnx", [])
+
+
+def test_ranges_are_those_of_all_batches(fast):
+    images = some_images(fast.config, 12)
+    together, apart = calibrated(fast, [images]), calibrated(fast, images.split(5))
+    np.testing.assert_allclose(together, apart, atol=1e-6)
+    assert together.images == (float(images.min()) / 255, float(images.max()) / 255)
+    assert together.maps[0] == 0
+
+
+def real_images(count):
+    """Test images of MNIST where they are at hand, otherwise the embedded digits, as bytes."""
+    from fastcaps.data import load as load_data
+
+    at_hand = (Path(os.environ.get("FASTCAPS_DATA", "")) / "mnist").is_dir() and "FASTCAPS_DATA" in os.environ
+    data = load_data("mnist" if at_hand else "digits")
+    chosen = torch.arange(count)
+    return data.train.images(chosen), data.test.images(chosen), data.test.labels[chosen]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_every_engine_gives_the_same_answers_on_real_images(tmp_path):
+    """Ordinary convolution is the reference; largest difference of lengths and changed answers of all the others."""
+    training, images, labels = real_images(40)
+    for name, network in (
+        ("fast", FastCapsNet.from_pretrained("mnist")),
+        ("dynamic", CapsNet.from_pretrained("mnist")),
+    ):
+        network.primary.convolution = "direct"
+        expected = network(images).lengths.numpy()
+        alone = {}
+        found = {}
+        network.primary.convolution = "winograd"
+        found["winograd"] = network(images).lengths.numpy()
+        alone["winograd"] = network(images[5:6]).lengths.numpy()
+        network.primary.convolution = "auto"
+        alone["auto"] = network(images[5:6]).lengths.numpy()
+        for precision in ("float32", "int8"):
+            path = tmp_path / f"{name}-{precision}.onnx"
+            export(network, path, [(images, labels)], precision=precision, calibration=[training])
+            predictor = load(path)
+            found[precision] = predictor(images.numpy()).lengths
+            alone[precision] = predictor(images[5:6].numpy()).lengths
+        for engine, lengths in found.items():
+            largest = np.abs(lengths - expected).max()
+            changed = int((lengths.argmax(1) != expected.argmax(1)).sum())
+            print(
+                f"{name} {engine}: lengths differ by at most {largest:.1e}, {changed} of {len(images)} answers change"
+            )
+            assert largest <= (0.1 if engine == "int8" else 1e-3)
+            assert changed <= (2 if engine == "int8" else 0)
+        for engine, lengths in alone.items():
+            np.testing.assert_allclose(lengths[0], found.get(engine, expected)[5], atol=1e-3)

@@ -1,0 +1,106 @@
+"""The file: what is whole is taken, anything else is refused with one error that says what it is."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from fastcaps.runtime import load
+from fastcaps.runtime.file import checked, sealed
+
+
+def test_any_onnx_tool_reads_it(model_file):
+    model = onnx.load(model_file)
+    onnx.checker.check_model(model, full_check=True)
+    assert [entry.key for entry in model.metadata_props] == ["fastcaps", "fastcaps.sha256"]
+    assert model.producer_name == "fastcaps"
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.onnx does not exist: make it with fastcaps export"):
+        load(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
+def test_a_file_cut_short(model_file, kept):
+    content = model_file.read_bytes()
+    model_file.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(ValueError, match=r"model.onnx (is no ONNX file, or damaged: it can't be read|was not made by)"):
+        load(model_file)
+
+
+def test_every_changed_byte_is_seen(model_file):
+    content = model_file.read_bytes()
+    for place in np.linspace(0, len(content) - 1, 60).astype(int):
+        changed = bytearray(content)
+        changed[place] ^= 16
+        with pytest.raises(ValueError, match=r"model.onnx (is damaged|is no ONNX file|was not made by|has weights)"):
+            checked(bytes(changed), model_file)
+    middle = bytearray(content)
+    middle[len(content) // 2] ^= 1  # in the weights, where only the seal sees it
+    with pytest.raises(ValueError, match="model.onnx is damaged, or was changed after its export: its content is not"):
+        checked(bytes(middle), model_file)
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused(content):
+    with pytest.raises(ValueError, match="noise (is no ONNX file, or damaged|was not made by fastcaps export)"):
+        checked(content, "noise")
+
+
+def test_another_tools_file(tmp_path):
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, [1])
+    result = helper.make_tensor_value_info("result", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Relu", ["images"], ["result"])], "g", [images], [result])
+    onnx.save(helper.make_model(graph, producer_name="another"), tmp_path / "other.onnx")
+    with pytest.raises(ValueError, match="other.onnx was not made by fastcaps export: without what that writes"):
+        load(tmp_path / "other.onnx")
+    (tmp_path / "picture.onnx").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    with pytest.raises(ValueError, match=r"picture.onnx is no ONNX file, or damaged: it .* end \(108 bytes\)"):
+        load(tmp_path / "picture.onnx")
+
+
+@pytest.mark.parametrize("location", ["weights.bin", "../weights.bin", "/etc/passwd"])
+def test_weights_in_another_file(model_file, location):
+    model = onnx.load(model_file)
+    tensor = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    (model_file.parent / "weights.bin").write_bytes(tensor.raw_data)
+    onnx.external_data_helper.set_external_data(tensor, location)
+    tensor.ClearField("raw_data")
+    del model.metadata_props[-1]
+    model_file.write_bytes(sealed(model.SerializeToString()))  # even if somebody seals it anew
+    with pytest.raises(ValueError, match=rf"has weights in another file \({location}\), expected all in one: make it"):
+        load(model_file)
+
+
+def test_weights_in_another_file_deep_inside(model_file):
+    model = onnx.load(model_file)
+    tensor = onnx.numpy_helper.from_array(np.zeros(3, np.float32), "hidden")
+    onnx.external_data_helper.set_external_data(tensor, "/etc/passwd")
+    tensor.ClearField("raw_data")
+    inner = helper.make_graph([helper.make_node("Constant", [], ["hidden"], value=tensor)], "inner", [], [])
+    condition = helper.make_node("If", ["x"], [], then_branch=inner, else_branch=inner)
+    model.graph.node.append(condition)
+    with pytest.raises(ValueError, match=r"has weights in another file \(/etc/passwd\)"):
+        checked(model.SerializeToString(), model_file)
+
+
+def resealed(path, change):
+    model = onnx.load(path)
+    change(model)
+    del model.metadata_props[-1]
+    path.write_bytes(sealed(model.SerializeToString()))
+
+
+def test_a_later_format(model_file):
+    resealed(model_file, lambda model: setattr(model.metadata_props[0], "value", '{"format": 2}'))
+    with pytest.raises(ValueError, match="model.onnx has format 2, this version of fastcaps reads 1: export it with"):
+        load(model_file)
+
+
+def test_what_onnx_runtime_cant_run(model_file):
+    resealed(model_file, lambda model: setattr(model.graph.node[0], "op_type", "Unheard"))
+    with pytest.raises(ValueError, match=r"model.onnx can't be run by ONNX Runtime [0-9.]+: .*Unheard"):
+        load(model_file)
