@@ -181,7 +181,7 @@ def test_the_page_in_a_real_browser(report, width, scheme):
             executable_path=CHROMIUM,
             args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
         )
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.on("request", lambda request: requests.append(request.url))
         page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url[:80]}"))
         page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
