@@ -245,7 +245,9 @@ def master_matrix_figure(values: Array, class_names: Sequence[str]) -> Figure:
     classes = len(class_names)
     figure = Figure(figsize=(WIDTH, max(2.4, 0.2 * classes + 0.9)), layout="constrained")
     panel, spread = figure.subplots(1, 2, width_ratios=(5, 1.5))
-    image = panel.imshow(values.T, aspect="auto", cmap=_COEFFICIENTS, norm=_coefficient_norm(values))
+    image = panel.imshow(
+        values.T, aspect="auto", cmap=_COEFFICIENTS, norm=_coefficient_norm(values), interpolation="nearest"
+    )
     panel.set_xlabel("lower capsule, by position and then by type")
     panel.set_ylabel("class")
     panel.set_yticks(range(classes), class_names)
@@ -347,8 +349,10 @@ def procedure_figure(
     for row, k in enumerate(chosen):
         sums = figure.add_axes((0.085, bottoms[row], 0.2, height))
         rows = figure.add_axes((0.395, bottoms[row], 0.2, height))
-        added = sums.imshow(containers[k], aspect="auto", cmap=_COEFFICIENTS, vmin=0, vmax=float(counts.max()))
-        drawn = rows.imshow(normalized[k], aspect="auto", cmap=_COEFFICIENTS, norm=norm)
+        added = sums.imshow(
+            containers[k], aspect="auto", cmap=_COEFFICIENTS, vmin=0, vmax=float(counts.max()), interpolation="nearest"
+        )
+        drawn = rows.imshow(normalized[k], aspect="auto", cmap=_COEFFICIENTS, norm=norm, interpolation="nearest")
         sums.set_ylabel(f"images of {class_names[k]}")
         sums.set_title(f"{int(counts[k]):,} matrices added up", fontsize=7, fontweight="normal", pad=3)
         for panel in (sums, rows):
@@ -360,7 +364,7 @@ def procedure_figure(
         if row == 1 and classes > 3:
             for panel in (sums, rows):
                 panel.text(0.5, -0.13, "⋮", transform=panel.transAxes, ha="center", va="center", fontsize=11)
-    result.imshow(values, aspect="auto", cmap=_COEFFICIENTS, norm=norm)
+    result.imshow(values, aspect="auto", cmap=_COEFFICIENTS, norm=norm, interpolation="nearest")
     _class_ticks(result, class_names, rows=False)
     result.xaxis.tick_top()
     result.set_yticks([])
