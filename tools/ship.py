@@ -5,9 +5,6 @@ weights. What was measured goes into the network's ``run.json`` and into ``resul
 """
 
 import argparse
-import os
-import platform
-import shlex
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from fastcaps.cli._common import set_up
 from fastcaps.cli.accumulate import accumulated
 from fastcaps.cli.evaluate import evaluated
 from fastcaps.training import Run
+from fastcaps.training.result import public, result_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,8 +36,6 @@ def main() -> None:
         run.model().half().save_pretrained(rounded.model_folder)
         accumulated(rounded, device, rounded.master_file, data_dir=arguments.data_dir)
         evaluation = evaluated(rounded, device, None, data_dir=arguments.data_dir)
-        del evaluation["run"]
-        about = shippable(run.about)
         folder = ROOT / "src" / "fastcaps" / "models" / arguments.name
         files = {
             path: (rounded.folder / path).read_bytes()
@@ -48,35 +44,17 @@ def main() -> None:
     write_atomically(
         {
             **{folder / path: content for path, content in files.items()},
-            folder / "run.json": json_bytes({**about, "evaluation": summary(evaluation)}),
+            folder / "run.json": json_bytes({**public(run.about), "evaluation": summary(evaluation)}),
         }
     )
-    result = {**about, "machine": machine(), "metrics": run.metrics(), "evaluation": evaluation}
-    write_atomically({ROOT / "results" / f"{arguments.name}.json": json_bytes(result)})
+    write_atomically({ROOT / "results" / f"{arguments.name}.json": json_bytes(result_of(run, evaluation))})
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder.relative_to(ROOT)}: {size / 1e6:.1f} MB", summary(evaluation))
-
-
-def shippable(about: dict[str, Any]) -> dict[str, Any]:
-    """What ``run.json`` says, its command without the folder of the data, which is another elsewhere."""
-    words = iter(shlex.split(about.get("command", "")))
-    kept = []
-    for word in words:
-        if word == "--data-dir":
-            next(words)
-        elif not word.startswith("--data-dir="):
-            kept.append(word)
-    return {**about, "command": shlex.join(kept)}
 
 
 def summary(evaluation: dict[str, Any]) -> dict[str, Any]:
     """Accuracies in a line."""
     return {name: variant["accuracy"] for name, variant in evaluation["variants"].items()}
-
-
-def machine() -> dict[str, Any]:
-    """What it was measured on."""
-    return {"processor": platform.machine(), "cores": os.cpu_count()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from tests import reference
 
 from fastcaps import CapsNet, CapsNetConfig, accumulate
 from fastcaps.analysis import compare, evaluate
-from fastcaps.analysis.figures import confusion_figure, png_bytes
+from fastcaps.analysis.figures import confusion_figure, figure_bytes
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_counts_and_shares(model):
     assert plain["variants"]["fast"]["per_class"][2] is None
     assert plain["variants"]["fast"]["errors"] == 12 - result.variants["fast"].correct
     figure = confusion_figure({"fast": result.variants["fast"].confusion}, result.class_names)
-    assert png_bytes(figure).startswith(b"\x89PNG")
+    assert figure_bytes(figure).startswith(b"\x89PNG")
 
 
 def test_fast_is_compared_with_no_routing_and_the_model_left_as_it_was(model):

@@ -318,3 +318,19 @@ votes = torch.zeros(2, 5, 3, 4)
 def test_errors_say_what_was_given_and_what_was_expected(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("normalization", ["max_min", "softmax"])
+def test_a_trace_in_pieces_is_every_iteration_of_routing(normalization, monkeypatch):
+    monkeypatch.setattr("fastcaps.functional.routing._PIECE_BYTES", 2 * 6 * 3 * 5 * 4)  # two images
+    lower, weight = torch.rand(5, 6, 4), torch.randn(6, 4, 3, 5, requires_grad=True)
+    pieces = list(F.trace_capsules(lower, weight, 4, normalization))
+    assert [(piece.start, piece.stop) for piece, _ in pieces] == [(0, 2), (2, 4), (4, 5)]
+    for piece, steps in pieces:
+        for r, step in enumerate(steps, 1):
+            expected = F.route_capsules(lower[piece], weight.detach(), r, normalization)
+            torch.testing.assert_close(step, expected)
+            assert not step.capsules.requires_grad
+        assert len(steps) == 4
+    with pytest.raises(ValueError, match="iterations is 0, expected at least 1"):
+        F.trace_capsules(lower, weight, 0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import reference
 
-from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate
+from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, shipped
 from fastcaps import functional as F
 from fastcaps.master import MasterAccumulator
 from fastcaps.nn.pretrained import weights_hash
@@ -26,12 +26,20 @@ def coefficients_and_labels(draw):
     coefficients_and_labels(),
     st.sampled_from(["max_min", "softmax"]),
     st.sampled_from([(0.0, 1.0), (0.2, 0.9)]),
+    st.sampled_from(["containers", "columns", "pooled"]),
 )
-def test_it_is_section_5(drawn, normalization, bounds):
+def test_it_is_section_5_and_its_variants(drawn, normalization, bounds, method):
     coefficients, labels = drawn
     _, i, j = coefficients.shape
-    master = MasterAccumulator(i, j, normalization, *bounds).update(coefficients, labels).compute()
-    expected = reference.master_coefficients(list(coefficients.numpy()), labels.tolist(), normalization, *bounds)
+    sums = MasterAccumulator(i, j, normalization, *bounds).update(coefficients, labels)
+    master = sums.compute(method=method)
+    assert master.method == method
+    in_loops = {
+        "containers": reference.master_coefficients,
+        "columns": reference.columns_master,
+        "pooled": reference.pooled_master,
+    }[method]
+    expected = in_loops(list(coefficients.numpy()), labels.tolist(), normalization, *bounds)
     np.testing.assert_allclose(master.values, expected, rtol=1e-9, atol=1e-12)
     assert master.counts.tolist() == torch.bincount(labels, minlength=j).tolist()
 
@@ -74,23 +82,6 @@ def test_sums_come_back_from_files_and_are_merged(tmp_path):
         first.merge(second)
 
 
-@pytest.fixture
-def model():
-    return CapsNet(
-        CapsNetConfig.for_images(
-            10,
-            10,
-            1,
-            classes=3,
-            stem_channels=4,
-            stem_kernel=3,
-            capsule_types=2,
-            primary_kernel=3,
-            class_dimension=4,
-        )
-    )
-
-
 def test_a_pass_over_images_takes_the_last_iterations_coefficients(model):
     images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
     master = accumulate(model, [(images[:4], labels[:4]), (images[4:], labels[4:])])
@@ -109,6 +100,46 @@ def test_an_earlier_iteration_may_be_taken_and_the_first_is_uniform(model):
     expected = MasterAccumulator(model.config.lower_capsules, 3).update(second, labels).compute()
     found = accumulate(model, [(images, labels)], iteration=2)
     torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=0)
+
+
+def test_after_takes_the_update_that_follows_the_last(model):
+    images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
+    votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight).detach().double().numpy()
+    fourth = [reference.routing_procedure(vote, 4)[1][3] for vote in votes]
+    found = accumulate(model, [(images, labels)], iteration="after")
+    assert found.iteration == 4
+    np.testing.assert_allclose(found.values, reference.master_coefficients(fourth, labels.tolist()), atol=1e-4)
+
+
+def test_only_the_images_to_keep_are_accumulated(model):
+    images, labels = torch.rand(12, 1, 10, 10), torch.arange(12) % 3
+    keep = np.array([1, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1], bool)
+    report = [{"name": "some", "options": {}, "reason": "", "seen": [4, 4, 4], "kept": [3, 2, 1]}]
+    done: list[int] = []
+    batches = list(zip(images.split(3), labels.split(3), strict=True))
+    found = accumulate(model, batches, keep=keep, filters=report, method="pooled", observe=done.append)
+    expected = accumulate(model, [(images[keep], labels[keep])], method="pooled")
+    torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-6)
+    assert (found.counts.tolist(), found.filters, done) == ([3, 2, 1], report, [3, 3, 3, 3])
+
+
+def test_sums_of_different_filters_are_not_merged():
+    coefficients, labels = torch.rand(6, 4, 3), torch.arange(6) % 3
+    entry = {"name": "correct", "options": {"confidence": 0.5}, "reason": "", "seen": [3, 3, 4], "kept": [2, 2, 2]}
+    sums, others = (MasterAccumulator(4, 3).update(coefficients, labels) for _ in range(2))
+    sums.filters, others.filters = [{**entry}], [{**entry, "seen": [2, 2, 2]}]
+    merged = MasterAccumulator.from_coefficients(sums.compute()).merge(others).compute()
+    assert merged.filters == [{**entry, "seen": [5, 5, 6], "kept": [4, 4, 4]}]
+    assert sums.filters == [entry]
+    with pytest.raises(ValueError, match=r"into sums of 4×3 capsules .*, filter correct \(confidence=0.5\)$"):
+        sums.merge(MasterAccumulator(4, 3))
+
+
+def test_files_from_before_filters_are_read():
+    master = MasterCoefficients.load(shipped.located("mnist") / "master.safetensors")
+    assert (master.method, master.filters, master.iteration) == ("containers", [], 3)
+    again = MasterAccumulator.from_coefficients(master).compute(master.provenance)
+    torch.testing.assert_close(again.values, master.values, rtol=0, atol=1e-12)
 
 
 def test_bounds_and_normalisation_are_the_networks(model):
@@ -204,5 +235,13 @@ def test_errors(model):
         MasterAccumulator(0, 3)
     with pytest.raises(ValueError, match="normalization is 'x', expected one of max_min, softmax"):
         MasterAccumulator(4, 3, "x")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="iteration is 0, expected at least 1"):
-        accumulate(model, [], iteration=0)
+    with pytest.raises(ValueError, match="method is 'rows', expected one of containers, columns, pooled"):
+        sums.compute(method="rows")  # type: ignore[arg-type]
+    for iteration in (0, 4):
+        with pytest.raises(ValueError, match=f"iteration is {iteration}, expected 1 to 3, or 'after'"):
+            accumulate(model, [], iteration=iteration)
+    batch = torch.rand(3, 1, 10, 10), torch.arange(3)
+    with pytest.raises(ValueError, match="keep is for 4 images, but more came: it must be of the same images"):
+        accumulate(model, [batch, batch], keep=np.ones(4, bool))
+    with pytest.raises(ValueError, match="keep is for 7 images, but 6 came: it must be of the same images"):
+        accumulate(model, [batch, batch], keep=np.ones(7, bool))

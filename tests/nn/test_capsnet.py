@@ -213,6 +213,20 @@ def test_lengths_at_the_start_neither_vanish_nor_saturate(normalization, types, 
     assert lengths.max() < 0.9
 
 
+@pytest.mark.parametrize("types", [2, 32])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_for_fixed_coefficients_keep_lengths(types, sparse):
+    """However many of the coefficients are nothing: the sums are as long as the lower capsules."""
+    config = CapsNetConfig.mnist(capsule_types=types)
+    layer = ClassCaps(config)
+    fixed = torch.rand(config.lower_capsules, 10) * (torch.rand(config.lower_capsules, 10) < (0.2 if sparse else 1))
+    layer.draw_for(fixed)
+    lower = torch.randn(64, config.lower_capsules, 8)
+    lower = 0.5 * lower / lower.norm(dim=-1, keepdim=True)
+    sums = lower.flatten(1) @ F.fold_weights(layer.weight.detach(), fixed)
+    assert 0.4 < float(sums.view(64, 10, 16).norm(dim=-1).mean()) < 0.6
+
+
 def test_a_fixed_deviation_would_saturate():
     """What the initialisation is for: at σ = 0.1 the paper's 1152 capsules leave squash no slope."""
     config = CapsNetConfig.mnist()

@@ -72,3 +72,27 @@ def test_coefficients_of_other_weights_are_refused_unless_told(model, batches):
     with pytest.raises(ValueError, match=f"accumulated with other weights \\({master.model_hash[:12]}\\) than this"):
         fold(model, master)
     assert isinstance(fold(model, master, any_weights=True), FastCapsNet)
+
+
+def test_a_network_with_fixed_coefficients_is_its_fold(model):
+    fixed = torch.rand(model.config.lower_capsules, 3)
+    images = torch.rand(70, 2, 14, 12)
+    expected = fold(model, fixed)(images)
+    for output in (model(images, fixed=fixed), torch.no_grad()(model)(images, fixed=fixed)):
+        torch.testing.assert_close(output.capsules, expected.capsules, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(output.lengths, expected.lengths, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="with fixed coefficients nothing is routed: leave with_coefficients and"):
+        model(images, fixed=fixed, iterations=2)
+
+
+def test_the_gradient_with_fixed_coefficients_is_that_of_fast_routing(model):
+    model.double()
+    fixed = torch.rand(model.config.lower_capsules, 3, dtype=torch.float64)
+    images = torch.rand(4, 2, 14, 12, dtype=torch.float64)
+    target = torch.rand(4, 3, model.config.class_dimension, dtype=torch.float64)
+    parameters = [model.routing.weight, model.primary.conv.weight, model.stem.conv.bias]
+    votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight)
+    expected = torch.autograd.grad((F.fast_routing(votes, fixed) * target).sum(), parameters)
+    found = torch.autograd.grad((model(images, fixed=fixed).capsules * target).sum(), parameters)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)

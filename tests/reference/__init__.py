@@ -3,10 +3,13 @@
 Slow and plain on purpose: every vectorised path is compared with these.
 """
 
+from tests.reference.correlations import mean_class_correlations, pearson
 from tests.reference.paper import (
+    columns_master,
     fast_routing,
     master_coefficients,
     max_min,
+    pooled_master,
     prediction_vectors,
     routing_procedure,
     softmax,
@@ -21,4 +24,8 @@ __all__ = [
     "routing_procedure",
     "fast_routing",
     "master_coefficients",
+    "columns_master",
+    "pooled_master",
+    "pearson",
+    "mean_class_correlations",
 ]

@@ -128,3 +128,47 @@ def master_coefficients(
         for i in range(i_count):
             master[i, k] = containers[k][i, k]
     return master
+
+
+def columns_master(
+    coefficients: Sequence[Array],
+    labels: Sequence[int],
+    normalization: str = "max_min",
+    p: float = 0.0,
+    q: float = 1.0,
+) -> Array:
+    """Appendix, step 4, the variant that performs poorly: only the GT columns, in a single container."""
+    i_count, j_count = coefficients[0].shape
+    container = np.zeros((i_count, j_count))
+    frequencies = [0] * j_count
+    # "accumulate just the GT columns from the individual routing coefficient matrices into a single container matrix"
+    for matrix, label in zip(coefficients, labels, strict=True):
+        for i in range(i_count):
+            container[i, label] += matrix[i, label]
+        frequencies[label] += 1
+    # "then normalize column-wise by class frequency"
+    for k in range(j_count):
+        for i in range(i_count):
+            container[i, k] /= frequencies[k]
+    # "and row-wise by Max-Min"
+    for i in range(i_count):
+        container[i] = normalize(container[i], normalization, p, q)
+    return container
+
+
+def pooled_master(
+    coefficients: Sequence[Array],
+    labels: Sequence[int],
+    normalization: str = "max_min",
+    p: float = 0.0,
+    q: float = 1.0,
+) -> Array:
+    """The baseline that doesn't look at labels: the mean of all matrices, then row by row as in section 5."""
+    i_count, j_count = coefficients[0].shape
+    mean = np.zeros((i_count, j_count))
+    for matrix in coefficients:
+        mean += matrix
+    mean /= len(labels)
+    for i in range(i_count):
+        mean[i] = normalize(mean[i], normalization, p, q)
+    return mean

@@ -1,51 +1,673 @@
-"""Figures with matplotlib, without a screen."""
+"""Figures with matplotlib, without a screen: arrays in, a figure out.
 
+One look for all: colour maps that the colour-blind can read (cividis for what is positive, red and blue around zero
+for correlations), blue for dynamic and orange for fast routing, the same scale wherever two panels are compared. A
+figure of 7.6 inches is as wide as the report's page.
+"""
+
+import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import ConnectionPatch, FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
 from numpy.typing import NDArray
 
+from fastcaps.analysis.capsules import Lengths
+from fastcaps.nn.config import CapsNetConfig
 
-def confusion_figure(confusions: dict[str, NDArray[np.int64]], class_names: Sequence[str]) -> Figure:
+Array = NDArray[np.floating]
+P = ParamSpec("P")
+
+WIDTH = 7.6
+DYNAMIC, FAST = "#0072b2", "#d55e00"
+_INK, _FAINT, _LINE = "#222222", "#767676", "#c8c8c8"
+_COEFFICIENTS, _CORRELATIONS = "cividis", "RdBu_r"
+_STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 8,
+    "axes.edgecolor": _LINE,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "svg.hashsalt": "fastcaps",
+}
+# Of formats that would otherwise hold the date, so that the same numbers give the same file.
+_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+def _styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
+    @functools.wraps(make)
+    def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context(_STYLE):
+            return make(*args, **kwargs)
+
+    return styled
+
+
+def figure_bytes(figure: Figure, kind: str = "png") -> bytes:
+    """A figure as a file: ``"png"`` at twice the usual resolution, ``"svg"`` or ``"pdf"``."""
+    buffer = io.BytesIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(buffer, format=kind, dpi=200, metadata=_UNDATED.get(kind))
+    return buffer.getvalue()
+
+
+@_styled
+def confusion_figure(confusions: Mapping[str, NDArray[np.int64]], class_names: Sequence[str]) -> Figure:
     """Confusion matrices side by side: shares of each true class on one colour scale, errors as numbers.
 
     Args:
         confusions: for each title the images of class (row) taken for class (column) ``(j j)``.
         class_names: in the order of the classes.
     """
-    classes = len(class_names)
-    side = max(4.2, 0.45 * classes)
-    figure = Figure(figsize=(side * len(confusions) + 0.8, side + 0.6), layout="constrained")
-    panels = figure.subplots(1, len(confusions), squeeze=False)[0]
+    figure, panels = _square_panels(len(confusions), len(class_names))
     image = None
     for panel, (title, confusion) in zip(panels, confusions.items(), strict=True):
         totals = np.maximum(confusion.sum(1, keepdims=True), 1)
-        image = panel.imshow(confusion / totals, cmap="cividis", norm=mpl.colors.PowerNorm(0.3, 0, 1))
+        shares = confusion / totals
+        image = panel.imshow(shares, cmap=_COEFFICIENTS, norm=PowerNorm(0.3, 0, 1))
         errors = int(confusion.sum() - confusion.trace())
-        panel.set_title(f"{title}: {errors} errors of {int(confusion.sum())}")
+        panel.set_title(f"{title}: {errors:,} errors of {int(confusion.sum()):,}")
         panel.set_xlabel("taken for")
         panel.set_ylabel("is")
-        panel.set_xticks(range(classes), class_names, rotation=90 if max(map(len, class_names)) > 2 else 0)
-        panel.set_yticks(range(classes), class_names)
-        if classes <= 20:
-            for row in range(classes):
-                for column in range(classes):
-                    count = int(confusion[row, column])
-                    if count:
-                        light = confusion[row, column] / totals[row, 0] < 0.15
-                        panel.text(
-                            column, row, count, ha="center", va="center", fontsize=7, color="w" if light else "k"
-                        )
+        _class_ticks(panel, class_names)
+        texts = np.where(confusion > 0, confusion.astype(str), "")
+        _write_cells(panel, texts, light=shares < 0.15)
     if image is not None:
         figure.colorbar(image, ax=list(panels), label="share of the class's images", shrink=0.8)
     return figure
 
 
-def png_bytes(figure: Figure) -> bytes:
-    """A figure as a PNG, at twice the usual resolution."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160)
-    return buffer.getvalue()
+@_styled
+def image_correlations_figure(correlations: Array, labels: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
+    """Correlations of single images' columns, the lower triangle, with each image's class along the edges.
+
+    Args:
+        correlations: ``(n n)``.
+        labels: of the images, in the order in which they are drawn ``(n)``.
+        class_names: in the order of the classes.
+    """
+    n = len(labels)
+    figure = Figure(figsize=(5.6, 4.9), layout="constrained")
+    panel = figure.subplots()
+    hidden = np.triu(np.ones((n, n), bool), 1)
+    image = panel.imshow(_masked(correlations, hidden), cmap=_correlation_map(), vmin=-1, vmax=1)
+    panel.spines[:].set_visible(False)
+    panel.set_xlabel("training image, in this order")
+    panel.set_ylabel("training image")
+    edges = np.flatnonzero(np.diff(labels)) + 0.5
+    in_order = bool((np.diff(labels) >= 0).all()) and n > 1
+    if in_order:
+        bounds = np.concatenate([[-0.5], edges, [n - 0.5]])
+        middles = (bounds[:-1] + bounds[1:]) / 2
+        names = [class_names[int(labels[int(np.ceil(start))])] for start in bounds[:-1]]
+        panel.set_xticks(middles, names, rotation=_rotation(names))
+        panel.set_yticks(middles, names)
+        panel.tick_params(length=0)
+        for edge in edges:
+            panel.plot([-0.5, edge, edge], [edge, edge, n - 0.5], color="white", linewidth=1.2)
+        panel.set_xlabel("training images, sorted by class")
+        panel.set_ylabel("class")
+    panel.set_xlim(-0.5, n - 0.5)
+    panel.set_ylim(n - 0.5, -0.5)
+    figure.colorbar(image, ax=panel, label="correlation of ground-truth columns", shrink=0.85)
+    return figure
+
+
+@_styled
+def class_correlations_figure(
+    correlations: Array, class_names: Sequence[str], *, symmetric: bool, labels: tuple[str, str] = ("class", "class")
+) -> Figure:
+    """Mean correlations between classes ``(j j)`` with their values; only the lower triangle where symmetric.
+
+    Args:
+        correlations: of row with column ``(j j)``.
+        class_names: in the order of the classes.
+        symmetric: whether the upper triangle says nothing new.
+        labels: of the rows and of the columns.
+    """
+    figure, panels = _square_panels(1, len(class_names))
+    panel = panels[0]
+    hidden = np.triu(np.ones(correlations.shape, bool), 1) if symmetric else np.zeros(correlations.shape, bool)
+    image = panel.imshow(_masked(correlations, hidden), cmap=_correlation_map(), vmin=-1, vmax=1)
+    panel.spines[:].set_visible(False)
+    panel.set_ylabel(labels[0])
+    panel.set_xlabel(labels[1])
+    _class_ticks(panel, class_names)
+    texts = np.array([["–" if np.isnan(value) else f"{value:.2f}" for value in row] for row in correlations])
+    _write_cells(panel, np.where(hidden, "", texts), light=np.abs(np.nan_to_num(correlations)) > 0.6)
+    figure.colorbar(image, ax=panel, label="mean correlation", shrink=0.85)
+    return figure
+
+
+@_styled
+def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Figure:
+    """Class-averaged output lengths: a panel for each true class, dynamic beside fast.
+
+    Args:
+        dynamic: mean length for true class (row) and class capsule (column) ``(j j)``.
+        fast: likewise.
+        class_names: in the order of the classes.
+    """
+    classes = len(class_names)
+    columns = min(5, classes)
+    rows = -(-classes // columns)
+    long_names = max(map(len, class_names)) > 2
+    figure = Figure(figsize=(WIDTH, rows * (1.9 if long_names else 1.6) + 0.45), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    where = np.arange(classes)
+    for k, panel in enumerate(panels.flat):
+        if k >= classes:
+            panel.set_axis_off()
+            continue
+        panel.axvspan(k - 0.4, k + 0.4, color="#f0f0f0", linewidth=0)
+        panel.plot(where, dynamic[k], color=DYNAMIC, marker="o", markersize=3.2, linewidth=1.2, label="dynamic")
+        panel.plot(where, fast[k], color=FAST, marker="s", markersize=2.8, linewidth=1.2, linestyle="--", label="fast")
+        panel.set_title(f"images of {class_names[k]}")
+        panel.set_ylim(-0.03, 1.03)
+        panel.grid(axis="y")
+        panel.set_axisbelow(True)
+        _thin_ticks(panel, class_names, most=10)
+        panel.tick_params(labelbottom=k + columns >= classes)
+    figure.supylabel("mean length", fontsize=8)
+    figure.supxlabel("class capsule", fontsize=8)
+    handles, names = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=2)
+    return figure
+
+
+@_styled
+def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
+    """How coefficients are spread in each iteration, one panel for each run, on the same axes.
+
+    Args:
+        histograms: for each title the edges ``(bins + 1)`` and the share of coefficients in each bin ``(r bins)``.
+    """
+    figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
+    panels = figure.subplots(1, len(histograms), sharey=True, squeeze=False)[0]
+    low = min(edges[0] for edges, _ in histograms.values())
+    high = max(edges[-1] for edges, _ in histograms.values())
+    for panel, (title, (edges, shares)) in zip(panels, histograms.items(), strict=True):
+        iterations = len(shares)
+        # Read in the dark and in grey: the last is the darkest and widest.
+        colours = mpl.colormaps["viridis_r"](np.linspace(0.25, 0.95, iterations))
+        for k, share in enumerate(shares):
+            words = ": the start" if k == 0 else ": accumulated" if k == iterations - 1 else ""
+            width = 1.0 + 0.8 * (k == iterations - 1)
+            floor = np.where(share > 0, share, np.nan)
+            if np.count_nonzero(share) == 1:
+                middle = (edges[:-1] + edges[1:])[np.argmax(share)] / 2
+                panel.plot(
+                    [middle], [1.0], color=colours[k], marker="D", linestyle="", label=f"iteration {k + 1}{words}"
+                )
+            else:
+                panel.stairs(
+                    floor, edges, baseline=None, color=colours[k], linewidth=width, label=f"iteration {k + 1}{words}"
+                )
+        panel.set_yscale("log")
+        panel.set_xlim(low - 0.02, high + 0.02)
+        panel.set_title(title)
+        panel.set_xlabel("routing coefficient")
+        panel.grid(axis="y")
+        panel.set_axisbelow(True)
+        panel.legend(loc="upper center")
+    panels[0].set_ylabel(f"share of coefficients, bins of {np.diff(next(iter(histograms.values()))[0])[0]:.2g}")
+    panels[0].set_ylim(top=3)
+    return figure
+
+
+@_styled
+def master_matrix_figure(values: Array, class_names: Sequence[str]) -> Figure:
+    """The master matrix ``(i j)`` as an image, classes as rows, with the spread of its values."""
+    classes = len(class_names)
+    figure = Figure(figsize=(WIDTH, max(2.4, 0.2 * classes + 0.9)), layout="constrained")
+    panel, spread = figure.subplots(1, 2, width_ratios=(5, 1.5))
+    image = panel.imshow(values.T, aspect="auto", cmap=_COEFFICIENTS, norm=_coefficient_norm(values))
+    panel.set_xlabel("lower capsule, by position and then by type")
+    panel.set_ylabel("class")
+    panel.set_yticks(range(classes), class_names)
+    figure.colorbar(image, ax=panel, label="master coefficient", location="top", aspect=40, shrink=0.6)
+    counts, edges = np.histogram(values, 40)
+    spread.stairs(counts / values.size, edges, fill=True, color="#4d5d7a")
+    spread.set_title("their spread")
+    spread.set_xlabel("master coefficient")
+    spread.set_ylabel("share, in 40 bins")
+    return figure
+
+
+@_styled
+def position_figure(maps: Array, mean_images: Array, class_names: Sequence[str]) -> Figure:
+    """Where a class's parts are: the class's mean image, and beside it the master coefficients by position.
+
+    Args:
+        maps: coefficients for each class, capsule type and position ``(j types height width)``.
+        mean_images: of each class ``(j c h w)``.
+        class_names: in the order of the classes.
+    """
+    classes = len(class_names)
+    columns = min(5, classes)
+    rows = -(-classes // columns)
+    means = maps.mean(1)  # (j, height, width)
+    figure = Figure(figsize=(WIDTH, rows * 1.15 + 0.75), layout="constrained")
+    panels = figure.subplots(rows, 3 * columns, squeeze=False, width_ratios=(1, 1, 0.2) * columns)
+    norm = Normalize(float(means.min()), float(means.max()))
+    drawn = None
+    for panel in panels.flat:
+        panel.set_axis_off()
+    for k in range(classes):
+        left, right = panels[k // columns, 3 * (k % columns) : 3 * (k % columns) + 2]
+        _draw(left, mean_images[k])
+        left.set_title(str(class_names[k]), loc="left")
+        drawn = right.imshow(means[k], cmap=_COEFFICIENTS, norm=norm)
+    if drawn is not None:
+        figure.colorbar(
+            drawn,
+            ax=list(panels.flat),
+            label="master coefficient, mean over the capsule types",
+            location="bottom",
+            aspect=50,
+            shrink=0.6,
+        )
+    return figure
+
+
+@_styled
+def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
+    """The master matrix laid out: classes as rows, capsule types as columns, a map of positions in each cell.
+
+    Args:
+        maps: coefficients for each class, capsule type and position ``(j types height width)``.
+        class_names: in the order of the classes.
+    """
+    classes, types, height, width = maps.shape
+    padded = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    mosaic = padded.transpose(0, 2, 1, 3).reshape(classes * (height + 1), types * (width + 1))[:-1, :-1]
+    inches = (WIDTH - 1.0) * mosaic.shape[0] / mosaic.shape[1]
+    figure = Figure(figsize=(WIDTH, min(inches, 24) + 0.75), layout="constrained")
+    panel = figure.subplots()
+    colours = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="white")
+    image = panel.imshow(mosaic, cmap=colours, norm=_coefficient_norm(maps), interpolation="nearest")
+    panel.set_yticks(np.arange(classes) * (height + 1) + (height - 1) / 2, class_names)
+    shown = np.arange(0, types, 4 if types <= 40 else 8)
+    panel.set_xticks(shown * (width + 1) + (width - 1) / 2, [str(k) for k in shown])
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.set_xlabel(f"capsule type; each cell is the {height}×{width} grid of positions")
+    panel.set_ylabel("class")
+    figure.colorbar(image, ax=panel, label="master coefficient", location="right", aspect=25, shrink=0.9, pad=0.01)
+    return figure
+
+
+@_styled
+def procedure_figure(
+    containers: Array, normalized: Array, values: Array, counts: NDArray[np.int64], class_names: Sequence[str]
+) -> Figure:
+    """Sum, normalise, reduce: how the containers of a run become its master matrix (paper, section 5).
+
+    Args:
+        containers: sums of each class's coefficients ``(j i j)``.
+        normalized: the same, divided by the class's count, rows normalised ``(j i j)``.
+        values: the master coefficients ``(i j)``.
+        counts: images of each class ``(j)``.
+        class_names: in the order of the classes.
+    """
+    classes = len(class_names)
+    chosen = [0, 1, classes - 1] if classes > 2 else list(range(classes))
+    figure = Figure(figsize=(WIDTH, 5.6))
+    norm = _coefficient_norm(values)
+    height = 0.2
+    bottoms = [0.675, 0.415, 0.115] if classes > 3 else [0.675, 0.395, 0.115]
+    result = figure.add_axes((0.725, 0.27, 0.2, 0.44))
+    # Where each arrow ends, so that none crosses a word: the left edge, the column itself, the lower edge.
+    ends = [(0.0, 0.85), (1.5 / classes, 0.5), ((classes - 0.5) / classes, 0.0)]
+    added = drawn = None
+    for row, k in enumerate(chosen):
+        sums = figure.add_axes((0.085, bottoms[row], 0.2, height))
+        rows = figure.add_axes((0.395, bottoms[row], 0.2, height))
+        added = sums.imshow(containers[k], aspect="auto", cmap=_COEFFICIENTS, vmin=0, vmax=float(counts.max()))
+        drawn = rows.imshow(normalized[k], aspect="auto", cmap=_COEFFICIENTS, norm=norm)
+        sums.set_ylabel(f"images of {class_names[k]}")
+        sums.set_title(f"{int(counts[k]):,} matrices added up", fontsize=7, fontweight="normal", pad=3)
+        for panel in (sums, rows):
+            panel.set_xticks([])
+            panel.set_yticks([])
+        _outline(rows, k, len(values))
+        figure.add_artist(_link(sums, (1.03, 0.5), rows, (-0.03, 0.5), _INK))
+        figure.add_artist(_link(rows, ((k + 0.5) / classes, 0.5), result, ends[row], FAST))
+        if row == 1 and classes > 3:
+            for panel in (sums, rows):
+                panel.text(0.5, -0.13, "⋮", transform=panel.transAxes, ha="center", va="center", fontsize=11)
+    result.imshow(values, aspect="auto", cmap=_COEFFICIENTS, norm=norm)
+    _class_ticks(result, class_names, rows=False)
+    result.xaxis.tick_top()
+    result.set_yticks([])
+    result.set_ylabel(f"{len(values):,} lower capsules")
+    result.yaxis.set_label_position("right")
+    for k in chosen:
+        _outline(result, k, len(values))
+    for x, number, word in ((0.185, 1, "sum"), (0.495, 2, "normalise"), (0.825, 3, "reduce")):
+        figure.text(x, 0.95, f"{number} · {word}", ha="center", fontsize=9.5, fontweight="bold")
+    for x, image, words in ((0.085, added, "sum of coefficients"), (0.395, drawn, "coefficient")):
+        if image is not None:
+            bar = figure.colorbar(image, cax=figure.add_axes((x, 0.075, 0.2, 0.014)), orientation="horizontal")
+            bar.set_label(words, fontsize=7.5, labelpad=1)
+            bar.ax.locator_params(nbins=4)
+            bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+@_styled
+def examples_figure(
+    images: Array,
+    reconstructions: Array,
+    lengths: Lengths,
+    class_names: Sequence[str],
+) -> Figure:
+    """Output lengths of single images, dynamic beside fast, with the image and what is drawn from each.
+
+    Args:
+        images: ``(n c h w)``.
+        reconstructions: from the longest capsule of dynamic and of fast routing ``(n 2 c h w)``.
+        lengths: of these images.
+        class_names: in the order of the classes.
+    """
+    n = len(images)
+    figure = Figure(figsize=(WIDTH, 1.02 * n + 0.75), layout="constrained")
+    panels = figure.subplots(n, 4, squeeze=False, width_ratios=(1, 1, 1, 5.2))
+    titles = ("image", "from dynamic", "from fast")
+    for row in range(n):
+        for panel, picture, title in zip(panels[row], (images[row], *reconstructions[row]), titles, strict=False):
+            _draw(panel, picture)
+            if row == 0:
+                panel.set_title(title)
+        _bars(panels[row, 3], lengths, row, class_names)
+        panels[row, 3].tick_params(labelbottom=row == n - 1)
+        panels[row, 3].set_ylabel(f"is {class_names[int(lengths.labels[row])]}")
+    _length_legend(figure, panels[0, 3])
+    return figure
+
+
+@_styled
+def disagreement_figure(images: Array, lengths: Lengths, class_names: Sequence[str]) -> Figure:
+    """Images that change class, with both sets of lengths.
+
+    Args:
+        images: ``(n c h w)``.
+        lengths: of these images.
+        class_names: in the order of the classes.
+    """
+    n = len(images)
+    columns = min(2, n)
+    rows = -(-n // columns)
+    figure = Figure(figsize=(WIDTH, 1.12 * rows + 0.6), layout="constrained")
+    panels = figure.subplots(rows, 2 * columns, squeeze=False, width_ratios=(1, 3.2) * columns)
+    for panel in panels.flat:
+        panel.set_axis_off()
+    for k in range(n):
+        picture, bars = panels[k // columns, 2 * (k % columns)], panels[k // columns, 2 * (k % columns) + 1]
+        _draw(picture, images[k])
+        bars.set_axis_on()
+        _bars(bars, lengths, k, class_names)
+        bars.tick_params(labelbottom=k + columns >= n)
+        label, before, after = (
+            class_names[int(number)]
+            for number in (lengths.labels[k], lengths.dynamic[k].argmax(), lengths.fast[k].argmax())
+        )
+        bars.set_title(f"is {label}: dynamic {before}, fast {after}", loc="left", fontweight="normal")
+    _length_legend(figure, panels[0, 1])
+    return figure
+
+
+@_styled
+def variation_figure(
+    pictures: Array, row_names: Sequence[str], offsets: Sequence[float], row_label: str, marked: str = "0"
+) -> Figure:
+    """Reconstructions in rows, changed more and more along each.
+
+    Args:
+        pictures: ``(rows s c h w)``.
+        row_names: of the rows.
+        offsets: added to the capsule's number, of the columns ``(s)``.
+        row_label: what the rows are.
+        marked: what the unchanged column is called.
+    """
+    rows, steps, _, height, width = pictures.shape
+    # One image with a pixel of white between its parts is sharper and smaller than hundreds of axes.
+    padded = np.pad(pictures, ((0, 0), (0, 0), (0, 0), (0, 1), (0, 1)), constant_values=1.0)
+    mosaic = padded.transpose(0, 3, 1, 4, 2).reshape(rows * (height + 1), steps * (width + 1), -1)[:-1, :-1]
+    inches = 0.42 * steps + 0.9
+    figure = Figure(figsize=(inches, (inches - 0.9) * mosaic.shape[0] / mosaic.shape[1] + 0.65), layout="constrained")
+    panel = figure.subplots()
+    panel.imshow(_colours(mosaic), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    names = [marked if offset == 0 else f"{offset:+.2f}".replace("-", "−") for offset in offsets]
+    panel.set_xticks(np.arange(steps) * (width + 1) + (width - 1) / 2, names, fontsize=7)
+    panel.set_yticks(np.arange(rows) * (height + 1) + (height - 1) / 2, row_names, fontsize=7)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    panel.set_xlabel("added to the number")
+    panel.set_ylabel(row_label)
+    return figure
+
+
+@_styled
+def architecture_figure(config: CapsNetConfig) -> Figure:
+    """The network from its configuration, with its real shapes (the paper's first figure)."""
+    figure = Figure(figsize=(WIDTH, 3.5))
+    panel = figure.add_axes((0, 0, 1, 1))
+    panel.set_xlim(0, 100)
+    panel.set_ylim(0, 46)
+    panel.set_axis_off()
+    stem, grid = config.stem_size, config.grid
+    c, j, e, d = config.channels, config.classes, config.class_dimension, config.lower_dimension
+    largest = max(config.height, config.width)
+    middle = 29.0
+
+    def slab(x: float, size: tuple[int, int], depth: float, colour: str, cells: tuple[int, int] | None = None) -> float:
+        """A block of feature maps; how far it goes to the right."""
+        h, w = (14.0 * max(side / largest, 0.18) for side in size)
+        _block(panel, x, middle - h / 2, w * 0.55, h, depth, colour, cells)
+        return x + w * 0.55 + depth
+
+    def words(x: float, name: str, shape: str, more: str = "") -> None:
+        panel.text(x, 43.2, name, ha="center", va="center", fontsize=9, fontweight="bold")
+        panel.text(x, 15.2, shape, ha="center", va="center", fontsize=8)
+        panel.text(x, 12.2, more, ha="center", va="center", fontsize=7, color=_FAINT)
+
+    slab(3.5, (config.height, config.width), 0.6 * c, "#9a9a9a")
+    words(8.2, "image", f"{config.height}×{config.width}×{c}")
+    slab(23.5, stem, 7.0, "#56b4e9")
+    words(29.5, "stem", f"{stem[0]}×{stem[1]}×{config.stem_channels}", "ReLU")
+    slab(45.5, grid, 9.0, DYNAMIC, grid)
+    total = f"{grid[0]}×{grid[1]}×{config.capsule_types} = {config.lower_capsules:,} capsules of {d}"
+    words(52, "PrimaryCaps", total, "squash")
+    _block(panel, 74.0, middle - 7.0, 7.5, 14.0, 0.0, FAST, (min(j, 12), min(e, 8)))
+    words(77.8, "class capsules", f"{j}×{e}", "length = how sure")
+    for x, kernel, stride in (
+        (15.3, config.stem_kernel, config.stem_stride),
+        (39.0, config.primary_kernel, config.primary_stride),
+    ):
+        panel.add_patch(_plain_arrow((x - 2.4, middle), (x + 3.6, middle)))
+        panel.text(x + 0.5, middle + 2.0, f"{kernel}×{kernel}", ha="center", fontsize=7, color=_FAINT)
+        panel.text(x + 0.5, middle - 3.4, f"stride {stride}", ha="center", fontsize=7, color=_FAINT)
+    # Both ways from lower capsules to class capsules.
+    panel.add_patch(_plain_arrow((61.0, middle + 4.4), (73.0, middle + 4.4), DYNAMIC))
+    panel.add_patch(_plain_arrow((61.0, middle - 4.4), (73.0, middle - 4.4), FAST))
+    rule = "Max-Min" if config.normalization == "max_min" else "softmax"
+    panel.text(66.8, middle + 7.6, "dynamic", ha="center", fontsize=7.5, color=DYNAMIC, fontweight="bold")
+    panel.text(66.8, middle + 5.4, f"{config.iterations} × {rule}", ha="center", fontsize=7, color=DYNAMIC)
+    panel.text(66.8, middle - 7.4, "fast", ha="center", fontsize=7.5, color=FAST, fontweight="bold")
+    panel.text(66.8, middle - 9.6, "one product", ha="center", fontsize=7, color=FAST)
+    panel.add_patch(_plain_arrow((83.0, middle), (88.0, middle)))
+    panel.text(89.0, middle, "class of\nthe longest", ha="left", va="center", fontsize=8)
+    # The decoder, in training only.
+    layers = [f"{j}×{e} masked", *map(str, config.decoder), f"{config.height}×{config.width}×{c}"]
+    shown = " → ".join(layers)
+    panel.add_patch(
+        FancyBboxPatch((30.0, 1.6), 66.0, 5.0, boxstyle="round,pad=0.2,rounding_size=0.8", fc="#f4f4f4", ec=_LINE)
+    )
+    panel.text(63.0, 4.1, f"decoder, in training only: {shown}", ha="center", va="center", fontsize=7.5)
+    panel.add_patch(_plain_arrow((77.8, 10.4), (77.8, 7.4), _FAINT))
+    return figure
+
+
+def _block(
+    panel: Axes, x: float, y: float, w: float, h: float, depth: float, colour: str, cells: tuple[int, int] | None
+) -> None:
+    """A box seen from the front and a little from the right above, its front divided into cells."""
+    lift = depth * 0.45
+    shades = {"front": 0.55, "top": 0.35, "side": 0.8}
+    faces = {
+        "top": [(x, y + h), (x + depth, y + h + lift), (x + w + depth, y + h + lift), (x + w, y + h)],
+        "side": [(x + w, y), (x + w + depth, y + lift), (x + w + depth, y + h + lift), (x + w, y + h)],
+        "front": [(x, y), (x + w, y), (x + w, y + h), (x, y + h)],
+    }
+    for name, corners in faces.items():
+        if depth or name == "front":
+            panel.add_patch(
+                Polygon(corners, closed=True, facecolor=_mixed(colour, shades[name]), edgecolor="white", linewidth=0.8)
+            )
+    if cells is not None:
+        for k in range(1, cells[0]):
+            panel.plot([x, x + w], [y + h * k / cells[0]] * 2, color="white", linewidth=0.6)
+        for k in range(1, cells[1]):
+            panel.plot([x + w * k / cells[1]] * 2, [y, y + h], color="white", linewidth=0.6)
+
+
+def _mixed(colour: str, part: float) -> tuple[float, float, float]:
+    """A colour with white."""
+    r, g, b = (1 - part * (1 - channel) for channel in mpl.colors.to_rgb(colour))
+    return r, g, b
+
+
+def _plain_arrow(start: tuple[float, float], end: tuple[float, float], colour: str = _INK) -> FancyArrowPatch:
+    return FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, linewidth=1.1, mutation_scale=9, shrinkA=0)
+
+
+def _link(
+    left: Axes, start: tuple[float, float], right: Axes, end: tuple[float, float], colour: str
+) -> ConnectionPatch:
+    """An arrow from a place in one panel to a place in another."""
+    return ConnectionPatch(
+        start,
+        end,
+        coordsA=left.transAxes,
+        coordsB=right.transAxes,
+        arrowstyle="-|>",
+        color=colour,
+        linewidth=1.1,
+        mutation_scale=9,
+    )
+
+
+def _outline(panel: Axes, column: int, height: int) -> None:
+    panel.add_patch(
+        Rectangle((column - 0.5, -0.5), 1, height, fill=False, edgecolor=FAST, linewidth=1.6, clip_on=False)
+    )
+
+
+def _bars(panel: Axes, lengths: Lengths, number: int, class_names: Sequence[str]) -> None:
+    """Both sets of lengths of one image, the true class shaded."""
+    where = np.arange(len(class_names))
+    truth = int(lengths.labels[number])
+    panel.axvspan(truth - 0.5, truth + 0.5, color="#eeeeee", linewidth=0)
+    panel.bar(where - 0.2, lengths.dynamic[number], 0.38, color=DYNAMIC, label="dynamic")
+    panel.bar(where + 0.2, lengths.fast[number], 0.38, color=FAST, label="fast")
+    panel.set_ylim(0, 1)
+    panel.set_yticks([0, 0.5, 1], ["0", "", "1"])
+    panel.set_xlim(-0.6, len(class_names) - 0.4)
+    panel.grid(axis="y")
+    panel.set_axisbelow(True)
+    _thin_ticks(panel, class_names, most=20)
+
+
+def _length_legend(figure: Figure, panel: Axes) -> None:
+    handles, names = panel.get_legend_handles_labels()
+    figure.legend(handles, [f"length, {name}" for name in names], loc="outside upper right", ncols=2)
+
+
+def _draw(panel: Axes, picture: Array) -> None:
+    """An image ``(c h w)``, without axes."""
+    panel.imshow(_colours(picture.transpose(1, 2, 0)), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    panel.set_axis_off()
+
+
+def _colours(picture: Array) -> Array:
+    """A grey image ``(h w 1)`` as ``(h w)`` for a grey map; a colour image as it is."""
+    clipped = np.clip(picture, 0, 1)
+    return clipped[..., 0] if clipped.shape[-1] == 1 else clipped
+
+
+def _square_panels(count: int, classes: int) -> tuple[Figure, list[Axes]]:
+    side = max(3.4, 0.4 * classes) if count > 1 else max(4.4, 0.46 * classes)
+    figure = Figure(figsize=(side * count + 0.8, side + 0.4), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _correlation_map() -> mpl.colors.Colormap:
+    return mpl.colormaps[_CORRELATIONS].with_extremes(bad="white")
+
+
+def _coefficient_norm(values: Array) -> Normalize:
+    """From 0 to 1, the bounds of Max-Min, wider where the coefficients are; for softmax as far as they go."""
+    return Normalize(min(0.0, float(values.min())), float(values.max()))
+
+
+def _masked(values: Array, hidden: NDArray[np.bool_]) -> np.ma.MaskedArray[Any, Any]:
+    return np.ma.masked_array(values, hidden | ~np.isfinite(values))
+
+
+def _rotation(names: Sequence[str]) -> int:
+    return 90 if max(map(len, names)) > 2 else 0
+
+
+def _class_ticks(panel: Axes, names: Sequence[str], *, rows: bool = True) -> None:
+    panel.set_xticks(range(len(names)), names, rotation=_rotation(names))
+    panel.tick_params(length=0)
+    if rows:
+        panel.set_yticks(range(len(names)), names)
+
+
+def _thin_ticks(panel: Axes, names: Sequence[str], most: int) -> None:
+    """Class names below, no more than fit."""
+    step = -(-len(names) // most)
+    shown = range(0, len(names), step)
+    panel.set_xticks(list(shown), [names[k] for k in shown], rotation=_rotation(names))
+    panel.tick_params(axis="x", length=0)
+
+
+def _write_cells(panel: Axes, texts: NDArray[np.str_], light: NDArray[np.bool_]) -> None:
+    """Numbers in the cells of a matrix that is not too large for them."""
+    if len(texts) > 20:
+        return
+    for (row, column), text in _cells(texts):
+        colour = "white" if light[row, column] else _INK
+        panel.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
+
+
+def _cells(texts: NDArray[np.str_]) -> Iterator[tuple[tuple[int, int], str]]:
+    for row, column in np.ndindex(*texts.shape):
+        if texts[row, column]:
+            yield (row, column), str(texts[row, column])

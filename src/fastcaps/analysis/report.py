@@ -1,21 +1,60 @@
-"""A run as one HTML page that opens from disk: what was compared, with which result, and the confusion matrices."""
+"""A run as one HTML page that opens from disk: every figure inlined, every number one of ``analysis.json``.
+
+Knows neither NumPy nor matplotlib: it gets plain values and pictures. A number on the page is made by `_Numbers`, which
+looks it up and writes beside it where it was found, so that page and file can't differ.
+"""
 
 import base64
 import html
-from collections.abc import Sequence
-from typing import Any
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8886; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
-td { white-space: nowrap; }
-th:first-child, td:first-child, td:last-child { text-align: left; }
-td:last-child { white-space: normal; min-width: 14rem; }
+:root { color-scheme: light dark; --paper: #fff; --ink: #1d1f21; --faint: #5c6166; --line: #d9dce0; --soft: #f5f6f8;
+  --link: #00578a; }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #16181b; --ink: #e8e8e6; --faint: #a7adb3; --line: #383d42; --soft: #202327; --link: #7cc0f0; }
+}
+* { box-sizing: border-box; }
+body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: var(--ink);
+  background: var(--paper); max-width: 54rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; overflow-wrap: break-word; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: .5rem 0; }
+h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; padding-top: .75rem; border-top: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 0 0 .6rem; }
+a { color: var(--link); }
+.verdict { font-size: 1.1rem; border-left: 4px solid #d55e00; padding: .1rem 0 .1rem 1rem; margin: 1rem 0; }
+.about, small, footer { color: var(--faint); }
+footer h2 { color: var(--ink); }
+nav ol { columns: 2 16rem; padding-left: 1.4rem; margin: .5rem 0; }
 .wide { overflow-x: auto; }
-img { max-width: 100%; background: #fff; }
-small { color: GrayText; }
+table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; font-size: .94rem; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th { font-weight: 600; color: var(--faint); }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+td:first-child { white-space: normal; }
+td small { display: inline-block; line-height: 1.35; min-width: 10rem; }
+figure { margin: 1.5rem 0 2.5rem; }
+.picture { overflow-x: auto; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: .6rem;
+  text-align: center; }
+.picture img { display: block; margin: 0 auto; height: auto; max-width: 100%; }
+figcaption { margin-top: .6rem; font-size: .94rem; }
+figcaption .see { color: var(--faint); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
+dt { color: var(--faint); }
+dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
+@media print {
+  :root { color-scheme: light; --paper: #fff; --ink: #000; --faint: #444; --line: #bbb; --soft: #fff; --link: #000; }
+  body { max-width: none; padding: 0; font-size: 10.5pt; }
+  nav { display: none; }
+  .wide, .picture { overflow: visible; border: 0; padding: 0; }
+  .picture img { min-width: 0 !important; max-height: 21cm; object-fit: contain; }
+  table { font-size: 8.5pt; }
+  th, td { padding: .15rem .4rem; }
+  figure, tr, .verdict { break-inside: avoid; }
+  h2, h3 { break-after: avoid; }
+}
 """
 
 _MEANINGS = {
@@ -24,49 +63,87 @@ _MEANINGS = {
     "uniform": "all coefficients 1: no routing at all",
     "ceiling": "each image with its own class's coefficients, which needs the answer",
 }
+# Pixels of a picture for one of the page: pictures are drawn at 200 to the inch, a page has 96.
+_SCALE = 200 / 96
 
 
-def report_page(found: dict[str, Any], confusion_png: bytes) -> str:
-    """The page of an evaluation.
+class _Numbers:
+    """Numbers of an analysis as HTML, each with the place it has in ``analysis.json``."""
+
+    def __init__(self, numbers: Mapping[str, Any]) -> None:
+        self.numbers = numbers
+
+    def value(self, path: str) -> Any:
+        found: Any = self.numbers
+        for step in path.split("/"):
+            found = found[int(step)] if isinstance(found, list) else found[step]
+        return found
+
+    def __call__(self, path: str, form: str = "") -> str:
+        """A number, formatted; words are only escaped."""
+        value = self.value(path)
+        if isinstance(value, str):
+            return html.escape(value)
+        if value is None:
+            return "not defined"
+        text = format(value, form).replace("-", "−")
+        return f'<data value="{value!r}" data-path="{path}" data-format="{form}">{text}</data>'
+
+    def rows(self, path: str) -> range:
+        return range(len(self.value(path)))
+
+
+class _Picture(NamedTuple):
+    """A figure of the page: its name and title, what it shows in a word, what to look for, what is seen here."""
+
+    name: str
+    title: str
+    alt: str
+    see: str
+    here: str
+
+
+def report_page(numbers: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
+    """The page of an analysis.
 
     Args:
-        found: what ``evaluation.json`` says.
-        confusion_png: the confusion matrices as a picture.
+        numbers: what ``analysis.json`` says.
+        pictures: for each figure's name a PNG.
     """
-    variants = found["variants"]
-    rows = []
-    for name, variant in variants.items():
-        against = variant["against_dynamic"]
-        rows.append(
-            [
-                name,
-                f"{variant['accuracy']:.2%}",
-                f"{variant['interval'][0]:.2%} – {variant['interval'][1]:.2%}",
-                str(variant["errors"]),
-                f"{against['changed']} (+{against['gained']} −{against['lost']})" if against else "",
-                f"{variant['images_per_second']:,.0f}" if variant["images_per_second"] else "",
-                _MEANINGS[name],
-            ]
-        )
-    generated = " (generated images)" if found["generated"] else ""
-    picture = base64.b64encode(confusion_png).decode()
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    n = _Numbers(numbers)
+    sections = list(_sections(n))
+    evaluation = numbers["evaluation"]
+    generated = " (generated images)" if evaluation["generated"] else ""
+    partly = ""
+    if numbers["settings"]["limit"] is not None:
+        partly = f" <strong>A trial with the first {n('settings/limit', ',')} images only.</strong>"
+    contents = "".join(f'<li><a href="#{key}">{html.escape(title)}</a></li>' for key, title, _, _ in sections)
+    body = "".join(
+        f'<section id="{key}"><h2>{html.escape(title)}</h2>{words}'
+        + "".join(_figure(picture, pictures[picture.name]) for picture in shown if picture.name in pictures)
+        + "</section>"
+        for key, title, words, shown in sections
+    )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>fastcaps: {html.escape(found["data"])}</title><style>{_STYLE}</style></head><body>
-<h1>{html.escape(found["run"])}</h1>
-<p><strong>{html.escape(verdict(found))}</strong></p>
-<p>{found["images"]:,} {found["part"]} images of {html.escape(found["data"])}{generated}; {found["threads"]} threads,
-batches of {found["batch_size"]}.</p>
-<div class="wide">{_table(["routing", "accuracy", "95 %", "errors", "answers changed", "images/s", ""], rows)}</div>
-<h2>What is taken for what</h2>
-<img alt="Confusion matrices of dynamic and fast routing" src="data:image/png;base64,{picture}">
-<p><small>{html.escape(versions)}</small></p>
+<title>{html.escape(numbers["run"])}: routing coefficients of {html.escape(evaluation["data"])}</title>
+<style>{_STYLE}</style></head><body>
+<header><h1>{html.escape(numbers["run"])}</h1>
+<p class="about">A capsule network on {html.escape(evaluation["data"])}{generated}:
+{n("network/lower_capsules", ",")} lower capsules, {n("network/classes")} classes,
+{n("network/iterations")} iterations of
+{_rule(evaluation["master"]["normalization"])} routing. Coefficients of {n("training/images", ",")} training images,
+accuracies on {n("evaluation/images", ",")} {evaluation["part"]} images.{partly}</p>
+<p class="verdict">{html.escape(verdict(evaluation))}</p></header>
+{_variants(n)}
+<nav aria-label="Contents"><ol>{contents}</ol></nav>
+<main>{body}</main>
+<footer>{_provenance(n)}</footer>
 </body></html>
 """
 
 
-def verdict(found: dict[str, Any]) -> str:
+def verdict(found: Mapping[str, Any]) -> str:
     """What an evaluation says, in two sentences made of its numbers."""
     dynamic, fast = found["variants"]["dynamic"], found["variants"]["fast"]
     against = fast["against_dynamic"]
@@ -81,7 +158,7 @@ def verdict(found: dict[str, Any]) -> str:
     )
 
 
-def against_uniform(found: dict[str, Any]) -> str:
+def against_uniform(found: Mapping[str, Any]) -> str:
     """What master coefficients are good for: fast routing beside no routing at all, as a paired test says."""
     against = found["variants"]["fast"]["against_uniform"]
     points = 100 * against["difference"]
@@ -94,7 +171,364 @@ def against_uniform(found: dict[str, Any]) -> str:
     return f"Fast routing is {word} than all coefficients 1, no routing at all ({points:+.2f} points, {counts})."
 
 
+def _variants(n: _Numbers) -> str:
+    """The table of the ways of routing."""
+    rows = []
+    for name, variant in n.value("evaluation/variants").items():
+        path = f"evaluation/variants/{name}"
+        changed, speed = "", ""
+        if variant["against_dynamic"]:
+            against = f"{path}/against_dynamic"
+            changed = f"{n(f'{against}/changed', ',')} (+{n(f'{against}/gained')} −{n(f'{against}/lost')})"
+        if variant["images_per_second"]:
+            speed = n(f"{path}/images_per_second", ",.0f")
+        interval = f"{n(f'{path}/interval/0', '.2%')} – {n(f'{path}/interval/1', '.2%')}"
+        title = f"<strong>{name}</strong><br><small>{_MEANINGS[name]}</small>"
+        rows.append([title, n(f"{path}/accuracy", ".2%"), interval, n(f"{path}/errors", ","), changed, speed])
+    head = ["routing", "accuracy", "95 % interval", "errors", "answers changed", "images/s"]
+    threads = "thread" if n.value("evaluation/threads") == 1 else "threads"
+    return (
+        _table(head, rows) + f"<p><small>Speeds on {n('evaluation/threads')} {threads}, in batches of "
+        f"{n('evaluation/batch_size')}.</small></p>"
+    )
+
+
+def _sections(n: _Numbers) -> Iterator[tuple[str, str, str, list[_Picture]]]:
+    """Key, title, words and figures of each part of the page."""
+    yield "network", "The network", "", [_architecture(n)]
+    yield (
+        "dynamic-coefficients",
+        "Dynamic coefficients",
+        "<p>Each image has a coefficient matrix; the column of its own class is its <em>ground-truth column</em>. If "
+        "images of a class are routed alike, these columns correlate within a class and not between classes.</p>",
+        [_image_correlations(n), _class_correlations(n), _histogram(n)],
+    )
+    yield (
+        "master-coefficients",
+        "Master coefficients",
+        "<p>One matrix for all images, made of the training images' matrices, takes the place of the loop.</p>",
+        [_procedure(n), _matrix(n), _positions(n), _types(n), _master_correlations(n)],
+    )
+    yield (
+        "outputs",
+        "What comes out: dynamic beside fast",
+        "<p>The length of a class capsule says how sure the network is that the class is there.</p>",
+        [_examples(n), _tuning(n), _confusion(n)],
+    )
+    yield "disagreements", "Where dynamic and fast disagree", _disagreement_words(n), [_disagreements(n)]
+    yield (
+        "dimensions",
+        "What the numbers of a class capsule mean",
+        "<p>The decoder draws an image from the capsule of its class. Changing one of the capsule's numbers and "
+        "drawing again shows what that number stands for.</p>",
+        list(_dimensions(n)),
+    )
+
+
+def _architecture(n: _Numbers) -> _Picture:
+    c = n.value("network")
+    stages = f"{c['height']}×{c['width']}×{c['channels']} image, {c['stem_size'][0]}×{c['stem_size'][1]}×"
+    stages += f"{c['stem_channels']} maps, {c['lower_capsules']} lower capsules, {c['classes']} class capsules"
+    return _Picture(
+        "architecture",
+        "From image to class",
+        f"The network's layers as blocks: {stages}; a decoder below",
+        "From left to right the way of an image. Between the lower and the class capsules there are two ways: the "
+        "loop, or one matrix product.",
+        f"{n('network/lower_capsules', ',')} lower capsules of {n('network/lower_dimension')} numbers vote for "
+        f"{n('network/classes')} classes of {n('network/class_dimension')}; the loop runs {n('network/iterations')} "
+        "times.",
+    )
+
+
+def _image_correlations(n: _Numbers) -> _Picture:
+    order = "sorted by class" if n.value("first_images/sorted_by_class") else "in the order of the set"
+    see = (
+        "Red squares along the diagonal, one for each class, and pale fields beside them."
+        if n.value("first_images/sorted_by_class")
+        else "Single red points where two images are of one class, pale elsewhere."
+    )
+    return _Picture(
+        "image_correlations",
+        "Single images",
+        f"Heatmap of correlations between single training images, {order}, lower triangle",
+        f"{see} Red is positive, blue negative, white none.",
+        f"Among the first {n('first_images/images')} training images two of one class correlate with "
+        f"{n('first_images/within', '.2f')} on average, two of different classes with "
+        f"{n('first_images/between', '.2f')}; the lowest of all pairs is {n('first_images/lowest', '.2f')}.",
+    )
+
+
+def _extremes(n: _Numbers, path: str) -> str:
+    low, high = n.value(f"{path}/least_alike"), n.value(f"{path}/most_alike")
+    if low is None or low == high:
+        return ""
+    return (
+        f" (from {n(f'{path}/least_alike/correlation', '.2f')} for {html.escape(low['class'])} to "
+        f"{n(f'{path}/most_alike/correlation', '.2f')} for {html.escape(high['class'])})"
+    )
+
+
+def _class_correlations(n: _Numbers) -> _Picture:
+    path = "class_correlations"
+    closest = ""
+    if n.value(f"{path}/closest_pair"):
+        closest = (
+            f" Of different classes, {n(f'{path}/closest_pair/classes/0')} and {n(f'{path}/closest_pair/classes/1')} "
+            f"are most alike ({n(f'{path}/closest_pair/correlation', '.2f')})."
+        )
+    return _Picture(
+        path,
+        "Classes",
+        "Heatmap of mean correlations between the classes' ground-truth columns, lower triangle, with values",
+        "A diagonal that stands out: images of a class are routed alike. What stands out beside it are classes that "
+        "share parts. Every value is the mean over all pairs of training images, an image with itself left out.",
+        f"Within a class the mean is {n(f'{path}/within', '.2f')}{_extremes(n, path)}, between classes "
+        f"{n(f'{path}/between', '.2f')}; for {n(f'{path}/own_is_highest')} of {n('network/classes')} classes the own "
+        f"correlation is the highest.{closest} The other class each is most like: {n(f'{path}/in_words')}."
+        + _nearest(n, path, "with itself"),
+    )
+
+
+def _master_correlations(n: _Numbers) -> _Picture:
+    path = "master_correlations"
+    return _Picture(
+        path,
+        "Does each master column fit its own class?",
+        "Heatmap of mean correlations of master columns with images of each class, with values",
+        "Each column of the master matrix against the ground-truth columns of all training images of each class, on "
+        "the same scale as above; not symmetric. A master column should fit its own class only.",
+        f"A master column correlates with images of its own class with {n(f'{path}/within', '.2f')} on "
+        f"average{_extremes(n, path)}, with those of other classes with {n(f'{path}/between', '.2f')}; for "
+        f"{n(f'{path}/own_is_highest')} of {n('network/classes')} columns its own class is the highest. "
+        f"The other class each fits best: {n(f'{path}/in_words')}." + _nearest(n, path, "own class"),
+    )
+
+
+def _nearest(n: _Numbers, path: str, own: str) -> str:
+    """The second-highest correlation of each class, in words."""
+    rows = []
+    for k in n.rows(f"{path}/nearest"):
+        others = [
+            f"{n(f'{path}/nearest/{k}/others/{m}/class')} ({n(f'{path}/nearest/{k}/others/{m}/correlation', '.3f')})"
+            for m in n.rows(f"{path}/nearest/{k}/others")
+        ]
+        rows.append(
+            [n(f"{path}/nearest/{k}/class"), n(f"{path}/nearest/{k}/own", ".3f"), *others, *[""] * (2 - len(others))]
+        )
+    return _table(["class", own, "most like", "then"], rows)
+
+
+def _histogram(n: _Numbers) -> _Picture:
+    texts = [_spread(n, "coefficients", "In this run")]
+    if "compared" in n.numbers:
+        texts.append(_spread(n, "compared", f"In {n('compared/run')}"))
+    return _Picture(
+        "coefficients",
+        "How coefficients are spread",
+        "Histograms of the routing coefficients in each iteration, logarithmic shares",
+        "All start alike. Max-Min spreads them between its bounds, softmax leaves most of them where they were, "
+        "around one over the number of classes. The shares are logarithmic.",
+        " ".join(texts),
+    )
+
+
+def _spread(n: _Numbers, path: str, where: str) -> str:
+    last = len(n.value(f"{path}/mean")) - 1
+    return (
+        f"{where} ({_rule(n.value(f'{path}/normalization'))}) coefficients start at {n(f'{path}/start', '.3g')}; in "
+        f"the last iteration {n(f'{path}/near_start/{last}', '.1%')} are within 0.05 of that, "
+        f"{n(f'{path}/near_0/{last}', '.1%')} within 0.05 of 0 and {n(f'{path}/near_1/{last}', '.1%')} within 0.05 of "
+        f"1; their mean is {n(f'{path}/mean/{last}', '.2f')}, their standard deviation "
+        f"{n(f'{path}/deviation/{last}', '.2f')}."
+    )
+
+
+def _procedure(n: _Numbers) -> _Picture:
+    reduced = (
+        "The master matrix of this run is exactly that."
+        if n.value("master/is_reduction")
+        else "The master matrix of this run was made in another way, so its columns are not those of the containers."
+    )
+    return _Picture(
+        "procedure",
+        "How the master matrix is made",
+        "Three steps: containers of summed coefficients, containers with normalised rows, the master matrix",
+        "1: the coefficient matrices of each class's images are added up in the class's container. 2: each container "
+        "is divided by its count and its rows normalised. 3: of each container only its own class's column "
+        "(outlined) goes into the master matrix. Rows are lower capsules, columns are classes.",
+        f"Drawn from this run's own containers; the classes between are not drawn. {reduced}",
+    )
+
+
+def _matrix(n: _Numbers) -> _Picture:
+    return _Picture(
+        "master_matrix",
+        "The master matrix",
+        "The master matrix as an image, and a histogram of its values",
+        "Stripes that differ from class to class: a capsule counts for some classes and not for others.",
+        f"The mean is {n('master/mean', '.2f')}, the standard deviation {n('master/deviation', '.2f')}; "
+        f"{n('master/below_low', '.1%')} of the coefficients are below {n('master/low', '.2g')}, "
+        f"{n('master/above_high', '.1%')} above {n('master/high', '.2g')}.",
+    )
+
+
+def _positions(n: _Numbers) -> _Picture:
+    return _Picture(
+        "positions",
+        "Where a class's parts are",
+        "For each class its mean image beside a map of its mean master coefficients by position",
+        "Left each class's mean image, right the mean over the capsule types at each position: bright where capsules "
+        "count in full for the class, dark where most of them are kept out.",
+        f"The map varies most for {n('positions/most_varied/class')} (by {n('positions/most_varied/range', '.2f')} "
+        f"between its lowest and highest position), least for {n('positions/least_varied/class')} "
+        f"({n('positions/least_varied/range', '.2f')}). Of {n('positions/highest/0/class')} the highest is in row "
+        f"{n('positions/highest/0/row')}, column {n('positions/highest/0/column')} of the grid "
+        f"({n('positions/highest/0/mean', '.2f')}).",
+    )
+
+
+def _types(n: _Numbers) -> _Picture:
+    return _Picture(
+        "types",
+        "Position by position, type by type",
+        "Classes as rows, capsule types as columns, each cell a map of positions",
+        "The same matrix laid out by position: each small map is one capsule type for one class. A type with a "
+        "different pattern in each row tells classes apart.",
+        f"{n('network/classes')} classes, {n('network/capsule_types')} types, "
+        f"{n('network/grid/0')}×{n('network/grid/1')} positions.",
+    )
+
+
+def _examples(n: _Numbers) -> _Picture:
+    total = len(n.value("examples/images"))
+    return _Picture(
+        "examples",
+        "Single test images",
+        f"{total} test images, their reconstructions, and bars of the class capsules' lengths for both ways of routing",
+        "A long bar at the true class (grey) and short ones elsewhere, the same in blue and orange.",
+        f"Of these {total} test images dynamic routing has {n('examples/right_dynamic')} right, fast routing "
+        f"{n('examples/right_fast')}; no length differs by more than {n('examples/largest_difference', '.2f')}.",
+    )
+
+
+def _tuning(n: _Numbers) -> _Picture:
+    words = []
+    for way in ("dynamic", "fast"):
+        path = f"tuning/{way}"
+        other = f"{path}/highest_other"
+        words.append(
+            f"{way}: {n(f'{path}/peaked_at_own')} of {n(f'{path}/classes')} curves have their peak at their own "
+            f"class, mean length {n(f'{path}/own', '.2f')} there and {n(f'{path}/others', '.2f')} elsewhere, at most "
+            f"{n(f'{other}/length', '.2f')} (capsule {n(f'{other}/capsule')} for images of {n(f'{other}/images')})"
+        )
+    return _Picture(
+        "tuning",
+        "Tuning curves",
+        "For each class a curve of mean capsule lengths over its test images, dynamic and fast",
+        "One peak, at the own class (grey), and both curves on top of each other. Other peaks are classes that "
+        "compete.",
+        ". ".join(word[0].upper() + word[1:] for word in words) + ".",
+    )
+
+
+def _confusion(n: _Numbers) -> _Picture:
+    path = "evaluation/variants"
+    return _Picture(
+        "confusion",
+        "What is taken for what",
+        "Confusion matrices of dynamic and fast routing",
+        "Rows are true classes, columns answers; what is off the diagonal are errors.",
+        f"Dynamic routing makes {n(f'{path}/dynamic/errors', ',')} errors, fast routing "
+        f"{n(f'{path}/fast/errors', ',')}, of {n('evaluation/images', ',')}.",
+    )
+
+
+def _disagreement_words(n: _Numbers) -> str:
+    path = "disagreements"
+    if not n.value(f"{path}/changed"):
+        return f"<p>None of the {n(f'{path}/test_images', ',')} test images changes class.</p>"
+    return (
+        f"<p>{n(f'{path}/changed', ',')} of {n(f'{path}/test_images', ',')} test images change class: "
+        f"{n(f'{path}/gained', ',')} become right, {n(f'{path}/lost', ',')} become wrong, "
+        f"{n(f'{path}/wrong_in_both', ',')} are wrong both times.</p>"
+    )
+
+
+def _disagreements(n: _Numbers) -> _Picture:
+    path = "disagreements"
+    return _Picture(
+        path,
+        "Images that change class",
+        "Test images that change class, with bars of both sets of lengths",
+        "Images that people hesitate over, too, with two capsules of about the same length.",
+        f"The first {n(f'{path}/drawn')} of {n(f'{path}/changed', ',')}, in the order of the test set.",
+    )
+
+
+def _dimensions(n: _Numbers) -> Iterator[_Picture]:
+    if not n.value("dimensions/classes"):
+        return
+    path = "dimensions/shown"
+    yield _Picture(
+        "dimensions",
+        "All numbers of one capsule",
+        f"Reconstructions of a test image of {n.value(f'{path}/class')} while one capsule number is varied, a row for "
+        "each",
+        "Each row changes one number: thickness, slant, width, a stroke that grows. A row that stays the same is a "
+        "number that the decoder hardly uses for this class.",
+        f"Test image {n(f'{path}/test_image', ',')}, of {n(f'{path}/class')}. Number {n(f'{path}/strongest')} changes "
+        f"it most (root mean square {n(f'{path}/largest_effect', '.3f')} between the ends), number "
+        f"{n(f'{path}/weakest')} least ({n(f'{path}/smallest_effect', '.3f')}).",
+    )
+    rows = ", ".join(
+        f"{n(f'dimensions/classes/{k}/class')}: number {n(f'dimensions/classes/{k}/strongest')}"
+        for k in n.rows("dimensions/classes")
+    )
+    yield _Picture(
+        "strongest_dimensions",
+        "The strongest number of each class",
+        "For each class the reconstructions while its strongest number is varied",
+        "One row a class: the number that changes its reconstruction most.",
+        f"{rows}.",
+    )
+
+
+def _provenance(n: _Numbers) -> str:
+    """Where everything comes from."""
+    numbers = n.numbers
+    versions = ", ".join(f"{name} {version}" for name, version in numbers["evaluation"]["versions"].items())
+    entries = {
+        "weights": numbers["settings"]["weights"],
+        "images": numbers["settings"]["data_fingerprint"],
+        "master coefficients": numbers["settings"]["master"],
+        "versions": versions,
+        "made by": numbers["settings"]["command"],
+    }
+    rows = "".join(f"<dt>{key}</dt><dd>{html.escape(str(value))}</dd>" for key, value in entries.items())
+    words = "All numbers, arrays too, are in analysis.json beside this page."
+    return f"<h2>Where it comes from</h2><dl>{rows}</dl><p>{words}</p>"
+
+
+def _rule(normalization: str) -> str:
+    return {"max_min": "Max-Min", "softmax": "softmax"}[normalization]
+
+
+def _figure(picture: _Picture, png: bytes) -> str:
+    width, height = (round(side / _SCALE) for side in struct.unpack(">II", png[16:24]))
+    encoded = base64.b64encode(png).decode()
+    # On a narrow screen a figure may shrink a little, then it scrolls in its own box.
+    return (
+        f'<figure id="{picture.name}"><h3>{html.escape(picture.title)}</h3>'
+        f'<div class="picture" tabindex="0" role="group" aria-label="{html.escape(picture.title)}">'
+        f'<img src="data:image/png;base64,{encoded}" width="{width}" height="{height}" '
+        f'style="min-width:{round(width * 0.72)}px" alt="{html.escape(picture.alt)}"></div>'
+        f'<figcaption><span class="see">{picture.see}</span> {picture.here}</figcaption></figure>'
+    )
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose cells are HTML."""
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use
 import typer
 
 from fastcaps._version import __version__
-from fastcaps.cli import accumulate, bench, data, demo, evaluate, export, predict, train
+from fastcaps.cli import ablate, accumulate, analyze, bench, data, demo, evaluate, export, predict, train
 
 app = typer.Typer(
     name="fastcaps",
@@ -37,7 +37,9 @@ app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
 app.command("accumulate")(accumulate.accumulate)
+app.command("ablate")(ablate.ablate)
 app.command("evaluate")(evaluate.evaluate)
+app.command("analyze")(analyze.analyze)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("bench")(bench.bench)

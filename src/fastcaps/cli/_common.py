@@ -131,7 +131,7 @@ def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
         def show(report: "Report") -> None:
             p.update(
                 number,
-                description=f"{name} epoch {report.epoch}/{report.epochs}",
+                description=_doing(name, report),
                 completed=report.step,
                 total=report.steps,
                 words=_words(report),
@@ -148,12 +148,20 @@ def _lines(name: str) -> Callable[["Report"], None]:
         nonlocal last
         if report.step == report.steps or time.monotonic() - last > 30:
             last = time.monotonic()
-            typer.echo(f"{name} epoch {report.epoch}/{report.epochs} {_words(report)}", err=True)
+            typer.echo(f"{_doing(name, report)} {_words(report)}", err=True)
 
     return show
 
 
+def _doing(name: str, report: "Report") -> str:
+    if report.task != "training":
+        return f"{name} {report.task} for epoch {report.epoch}/{report.epochs}"
+    return f"{name} epoch {report.epoch}/{report.epochs}"
+
+
 def _words(report: "Report") -> str:
+    if report.task != "training":
+        return f"batch {report.step}/{report.steps}"
     left = int(report.seconds_left)
     return (
         f"step {report.step}/{report.steps} loss {report.loss:.4f} accuracy {report.accuracy:.2%} "

@@ -1,18 +1,32 @@
 """``fastcaps accumulate``: from a trained network's routing to master coefficients, and to a folded network."""
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Device, Json, RunArgument, Threads, command, counted, print_json, set_up
+from fastcaps.cli._common import (
+    DataDir,
+    Device,
+    Json,
+    RunArgument,
+    Threads,
+    chosen,
+    command,
+    counted,
+    print_json,
+    print_table,
+    set_up,
+)
 from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
 
-    from fastcaps.master import MasterCoefficients
+    from fastcaps.master import Filter, MasterCoefficients, Method
     from fastcaps.training import Run
 
 
@@ -20,7 +34,37 @@ if TYPE_CHECKING:
 def accumulate(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="Where to write; RUN/master.safetensors by default.")] = None,
-    iteration: Annotated[int | None, typer.Option(help="Of routing, from 1; the last by default.")] = None,
+    iteration: Annotated[
+        str | None, typer.Option(help="Of routing, from 1, or after: the update after the last; the last by default.")
+    ] = None,
+    method: Annotated[
+        Literal["containers", "columns", "pooled"],
+        typer.Option(help="The paper's; its variant with only the classes' own columns; the mean over all images."),
+    ] = "containers",
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="[none|correct|similarity|kmeans|em]",
+            help="Which images to take; may be repeated, each sees what those before it kept.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="correct: by how much the label's capsule must be the longest.")
+    ] = None,
+    measure: Annotated[
+        Literal["pearson", "dot", "cosine"] | None, typer.Option(help="similarity: how columns are compared.")
+    ] = None,
+    kept: Annotated[float | None, typer.Option(help="similarity: the part of each class that is most like it.")] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="similarity: instead, by how much an image must be more like its own class.")
+    ] = None,
+    clusters: Annotated[int | None, typer.Option(help="kmeans, em: in each class.")] = None,
+    outlying: Annotated[
+        float | None, typer.Option(help="kmeans, em: the part of a class that outlying clusters may hold.")
+    ] = None,
+    components: Annotated[int | None, typer.Option(help="em: principal components.")] = None,
+    seed: Annotated[int | None, typer.Option(help="kmeans, em: of finding clusters.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -29,24 +73,53 @@ def accumulate(
 ) -> None:
     """Accumulate routing coefficients over the training images, and fold them.
 
-    One pass in the test view, without augmentation. Writes RUN/master.safetensors and the folded network RUN/fast; with
-    --out only the coefficients.
+    One pass in the test view, without augmentation, and one before it when there are filters. Writes
+    RUN/master.safetensors and the folded network RUN/fast; with --out only the coefficients.
 
-    Example:  fastcaps accumulate runs/digits
+    Example:  fastcaps accumulate runs/digits --filter correct --filter similarity --kept 0.9
     """
+    number = _iteration(iteration)
+    options = chosen(
+        confidence=confidence,
+        measure=measure,
+        kept=kept,
+        margin=margin,
+        clusters=clusters,
+        outlying=outlying,
+        components=components,
+        seed=seed,
+    )
     require("fastcaps accumulate", "torch", "sklearn")
     from fastcaps.training import Run
 
+    wanted = _filters(filters or ["none"], options)
     opened = Run.open(run)
     if out is None and is_shipped(opened.folder):
         raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
-    master = accumulated(opened, set_up(device, threads), out, iteration, batch_size, data_dir)
+    if out is None and opened.about.get("fixed_coefficients"):
+        raise ValueError(
+            f"{run} was trained with fixed coefficients, which {opened.master_file} holds: "
+            "say where to write others with --out"
+        )
+    master = accumulated(
+        opened,
+        set_up(device, threads),
+        out,
+        iteration=number,
+        method=method,
+        filters=wanted,
+        batch_size=batch_size,
+        data_dir=data_dir,
+    )
     path = out or opened.master_file
     if as_json:
         print_json({"master": str(path), **master.summary()})
     else:
-        counts = int(master.counts.sum())
-        typer.echo(f"{path}: coefficients of iteration {master.iteration} of {counts} images, {master.normalization}")
+        _print_filters(master.filters)
+        words = f"iteration {master.iteration}" + (" (after the last)" if number == "after" else "")
+        typer.echo(
+            f"{path}: coefficients of {words} of {int(master.counts.sum())} images, {master.normalization}, {method}"
+        )
         typer.echo(f"next: fastcaps evaluate {run}{f' --master {out}' if out else ''}", err=True)
 
 
@@ -54,31 +127,91 @@ def accumulated(
     run: "Run",
     device: "torch.device",
     out: Path | None = None,
-    iteration: int | None = None,
+    *,
+    iteration: int | Literal["after"] | None = None,
+    method: "Method" = "containers",
+    filters: Sequence["Filter"] = (),
     batch_size: int = 256,
     data_dir: Path | None = None,
 ) -> "MasterCoefficients":
     """Accumulate with progress, write the coefficients, and the folded network where they are the run's own."""
     import fastcaps
     from fastcaps.data import batches
+    from fastcaps.master import Observations, apply_filters
 
     model = run.model().to(device)
     data = run.data(data_dir)
     images = run.training_part(data)
+    view = data.augmentation.test_view
+    keep = None
+    report: list[dict[str, Any]] = []
+    if filters:
+        with counted("observing", len(images)) as observe:
+            observations = Observations.collect(
+                model,
+                batches(images, batch_size, view=view),
+                iteration=iteration,
+                columns=any(one.uses_columns for one in filters),
+                observe=observe,
+            )
+        keep, report = apply_filters(filters, observations)
+        del observations  # and its temporary file
     with counted("accumulating", len(images)) as observe:
         master = fastcaps.accumulate(
             model,
-            batches(images, batch_size, view=data.augmentation.test_view),
+            batches(images, batch_size, view=view),
             iteration=iteration,
+            method=method,
+            keep=keep,
+            filters=report,
             observe=observe,
             provenance={
                 "data": data.name,
                 "data_fingerprint": data.fingerprint,
                 "part": "train" if len(images) == len(data.train) else "train without validation",
-                "filter": "none",
             },
         )
     if out is None:
         fastcaps.fold(model, master).save_pretrained(run.fast_folder)
     master.save(out or run.master_file)
     return master
+
+
+def _iteration(text: str | None) -> int | Literal["after"] | None:
+    if text is None:
+        return None
+    if text == "after":
+        return "after"
+    if not text.isdecimal():
+        raise typer.BadParameter(f"--iteration {text}: expected a whole number from 1, or after")
+    return int(text)
+
+
+def _filters(names: Sequence[str], options: dict[str, Any]) -> list["Filter"]:
+    """The filters of these names with those of the options that each has; an option that none has is refused."""
+    from fastcaps.master import FILTERS
+
+    for name in names:
+        if name not in ("none", *FILTERS):
+            raise typer.BadParameter(f"--filter {name}: expected one of none, {', '.join(FILTERS)}")
+    if "none" in names and len(names) > 1:
+        raise typer.BadParameter(f"--filter none together with {', '.join(n for n in names if n != 'none')}")
+    known = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in FILTERS.items()}
+    for option in options:
+        owners = [name for name in known if option in known[name]]
+        if not set(owners) & set(names):
+            words = " or ".join(f"--filter {name}" for name in owners)
+            raise typer.BadParameter(f"--{option} is of no use without {words}")
+    return [FILTERS[n](**{k: v for k, v in options.items() if k in known[n]}) for n in names if n != "none"]
+
+
+def _print_filters(report: list[dict[str, Any]]) -> None:
+    """How many images of each class each filter kept, and why the rest went."""
+    if not report:
+        return
+    counts = [report[0]["seen"], *(entry["kept"] for entry in report)]
+    rows = [[str(label), *map(str, row)] for label, row in enumerate(zip(*counts, strict=True))]
+    rows.append(["all", *(str(sum(column)) for column in counts)])
+    print_table("Images kept", ["class", "seen", *(entry["name"] for entry in report)], rows)
+    for entry in report:
+        typer.echo(f"{entry['name']}: {sum(entry['seen']) - sum(entry['kept'])} left out: {entry['reason']}")

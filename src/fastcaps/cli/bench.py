@@ -32,7 +32,7 @@ def bench(
     import dataclasses
 
     from fastcaps._files import json_bytes, write_atomically
-    from fastcaps.analysis.figures import png_bytes
+    from fastcaps.analysis.figures import figure_bytes
     from fastcaps.benchmark.inference import Settings, figure
     from fastcaps.benchmark.inference import bench as measure
     from fastcaps.benchmark.measure import can_measure_memory
@@ -44,7 +44,7 @@ def bench(
     with counted("measuring", settings.turns) as observe:
         found = measure(settings, observe)
     if out is not None:
-        write_atomically({out / "bench.json": json_bytes(found), out / "bench.png": png_bytes(figure(found))})
+        write_atomically({out / "bench.json": json_bytes(found), out / "bench.png": figure_bytes(figure(found))})
     if as_json:
         print_json(found)
         return

@@ -8,6 +8,7 @@ import typer
 from fastcaps._extras import require
 from fastcaps.cli._common import Json, Threads, chosen, command, print_json, set_up, training_progress
 from fastcaps.cli.accumulate import accumulated
+from fastcaps.cli.analyze import analyzed
 from fastcaps.cli.evaluate import evaluated, print_evaluation
 
 
@@ -28,8 +29,7 @@ def demo(
     require("fastcaps demo", "torch", "sklearn", "matplotlib")
     import torch
 
-    from fastcaps._files import write_atomically
-    from fastcaps.analysis.report import report_page, verdict
+    from fastcaps.analysis.report import verdict
     from fastcaps.data import load
     from fastcaps.nn import CapsNet
     from fastcaps.training import Trainer, TrainSettings
@@ -43,8 +43,7 @@ def demo(
         trainer.fit(resume=trainer.run.checkpoint_file.exists())
     accumulated(trainer.run, device)
     found = evaluated(trainer.run, device, out)
-    page = report_page(found, (out / "confusion.png").read_bytes())
-    write_atomically({out / "report" / "index.html": page.encode()})
+    analyzed(trainer.run, device, out / "report")
     if as_json:
         print_json(found)
         return

@@ -37,6 +37,9 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for evaluation.json and confusion.png; RUN for the whole test set.")
     ] = None,
+    result: Annotated[
+        Path | None, typer.Option(help="A file for the run as one JSON: command, settings, epochs, evaluation.")
+    ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -51,13 +54,17 @@ def evaluate(
     Example:  fastcaps evaluate runs/digits
     """
     require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
+    from fastcaps._files import json_bytes, write_atomically
     from fastcaps.training import Run
+    from fastcaps.training.result import result_of
 
     opened = Run.open(run)
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
     whole = part == "test" and limit is None and master is None and not is_shipped(opened.folder)
     folder = out or (opened.folder if whole else None)
     found = evaluated(opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir)
+    if result is not None:
+        write_atomically({result: json_bytes(result_of(opened, found))})
     if as_json:
         print_json(found)
         return
@@ -82,7 +89,7 @@ def evaluated(
 
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis import evaluate
-    from fastcaps.analysis.figures import confusion_figure, png_bytes
+    from fastcaps.analysis.figures import confusion_figure, figure_bytes
     from fastcaps.data import batches
     from fastcaps.training.trainer import versions
 
@@ -108,7 +115,9 @@ def evaluated(
     if folder is not None:
         confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
         figure = confusion_figure(confusions, result.class_names)
-        write_atomically({folder / "evaluation.json": json_bytes(found), folder / "confusion.png": png_bytes(figure)})
+        write_atomically(
+            {folder / "evaluation.json": json_bytes(found), folder / "confusion.png": figure_bytes(figure)}
+        )
     return found
 
 

@@ -17,11 +17,33 @@ from fastcaps.nn.config import CapsNetConfig
 
 @command
 def train(
-    data: Annotated[str, typer.Option(help="Name of a data set (fastcaps data list), or a folder of images.")],
     out: Annotated[Path, typer.Option(help="The run folder.")],
+    data: Annotated[
+        str | None, typer.Option(help="Name of a data set (fastcaps data list), or a folder of images.")
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run to go on from: its network and weights, its data, its held-out images.", metavar="RUN"
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Coefficients to train with in place of routing: a file, or uniform.", metavar="FILE"),
+    ] = None,
+    dynamic_epochs: Annotated[
+        int | None, typer.Option(help="Epochs of dynamic routing, then accumulate and train with that.")
+    ] = None,
+    dynamic_fraction: Annotated[
+        float | None, typer.Option(help="Part of the training images for the dynamic epochs.")
+    ] = None,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Start from new weights after the dynamic epochs.")] = False,
+    refresh: Annotated[int | None, typer.Option(help="Epochs after which coefficients are accumulated again.")] = None,
     data_dir: DataDir = None,
-    normalization: Annotated[Literal["max_min", "softmax"], typer.Option(help="Of the coefficients.")] = "max_min",
-    iterations: Annotated[int, typer.Option(help="Of dynamic routing.")] = 3,
+    normalization: Annotated[
+        Literal["max_min", "softmax"] | None, typer.Option(help="Of the coefficients; max_min by default.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(help="Of dynamic routing; 3 by default.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images; by data set.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.")] = None,
@@ -52,50 +74,89 @@ def train(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events to OUT/tensorboard.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a capsule network with dynamic routing.
+    """Train a capsule network with dynamic routing, or with fixed master coefficients.
 
     Stops at a checkpoint when interrupted (Ctrl-C); --resume then ends with the same weights as if it had not been.
+    With --master or --dynamic-epochs the run folder also gets the coefficients and the folded network.
 
     Example:  fastcaps train --data digits --out runs/digits
+
+    Example:  fastcaps train --init runs/digits --master runs/digits/master.safetensors --out runs/digits-fixed
     """
     require("fastcaps train", "torch", "sklearn")
     import torch
 
     from fastcaps.data import load
+    from fastcaps.master import MasterCoefficients, uniform_coefficients
     from fastcaps.nn import CapsNet
-    from fastcaps.training import Trainer, TrainSettings
+    from fastcaps.nn.pretrained import weights_hash
+    from fastcaps.training import Run, Trainer, TrainSettings
 
     target = set_up(device, threads)
-    images = load(data, data_dir=data_dir, **chosen(size=_size(size), test_fraction=test_fraction))
+    start = None
+    if init is not None:
+        given = chosen(normalization=normalization, iterations=iterations, network=network)
+        if given:
+            raise typer.BadParameter(f"--{next(iter(given))}: with --init the network is {init}'s, leave it out")
+        start = Run.open(init)
+    if data is not None:
+        images = load(data, data_dir=data_dir, **chosen(size=_size(size), test_fraction=test_fraction))
+    elif start is not None:
+        images = start.data(data_dir)
+    else:
+        raise typer.BadParameter("give --data, or --init with a run whose data to use")
     if validation is not None and 1 <= validation < math.inf:
         if validation != int(validation):
             raise typer.BadParameter(f"--validation {validation}: expected a part below 1, or a whole number of images")
         validation = int(validation)
-    settings = TrainSettings.for_data(
-        images.name,
-        **chosen(
-            epochs=epochs,
-            batch_size=batch_size,
-            seed=seed,
-            learning_rate=learning_rate,
-            final_rate=final_rate,
-            warmup=warmup,
-            reconstruction_weight=reconstruction_weight,
-            positive_margin=positive_margin,
-            negative_margin=negative_margin,
-            negative_weight=negative_weight,
-            validation=validation,
-            test_every=test_every,
-            checkpoint_every=checkpoint_every,
-        ),
+    options = chosen(
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        learning_rate=learning_rate,
+        final_rate=final_rate,
+        warmup=warmup,
+        reconstruction_weight=reconstruction_weight,
+        positive_margin=positive_margin,
+        negative_margin=negative_margin,
+        negative_weight=negative_weight,
+        validation=validation,
+        test_every=test_every,
+        checkpoint_every=checkpoint_every,
+        dynamic_epochs=dynamic_epochs,
+        dynamic_fraction=dynamic_fraction,
+        afresh=afresh or None,
+        refresh=refresh,
     )
-    torch.manual_seed(settings.seed)
-    changes = {"normalization": normalization, "iterations": iterations, **_changes(network or [])}
-    model = CapsNet(images.config(**changes)).to(target)
+    about: dict[str, Any] = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
+    if start is None:
+        settings = TrainSettings.for_data(images.name, **options)
+        torch.manual_seed(settings.seed)
+        changes = {**chosen(normalization=normalization, iterations=iterations), **_changes(network or [])}
+        model = CapsNet(images.config(**changes)).to(target)
+    else:
+        settings = TrainSettings.going_on(**{**start.held_out(images), **options})
+        start.check_held_out(images, settings)
+        model = start.model().float().to(target)
+        about["init"] = {"run": str(init), "weights": weights_hash(model)}
     model.primary.convolution = convolution
-    about = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
+    coefficients = None
+    if master is not None:
+        coefficients = uniform_coefficients(model.config) if master == "uniform" else MasterCoefficients.load(master)
+        about["master"] = coefficients.summary()
+        if start is None:
+            model.routing.draw_for(coefficients.values)
     with training_progress(out.name) as observe:
-        trainer = Trainer(model, images, settings, out, about=about, observe=observe, tensorboard=tensorboard)
+        trainer = Trainer(
+            model,
+            images,
+            settings,
+            out,
+            master=coefficients,
+            about=about,
+            observe=observe,
+            tensorboard=tensorboard,
+        )
         history = trainer.fit(resume=resume)
     if as_json:
         print_json({"run": str(out), "history": history})
@@ -104,7 +165,8 @@ def train(
         words = [f"loss {kept['loss']:.4f}", f"training accuracy {kept['accuracy']:.2%}"]
         words += [f"{part} accuracy {kept[f'{part}_accuracy']:.2%}" for part in _measured(kept)]
         typer.echo(f"{out}: epoch {kept['epoch']} of {len(history)}, {', '.join(words)}")
-        typer.echo(f"next: fastcaps accumulate {out}", err=True)
+        ready = trainer.master is not None
+        typer.echo(f"next: fastcaps {'evaluate' if ready else 'accumulate'} {out}", err=True)
 
 
 # What the images decide.

@@ -16,6 +16,7 @@ from fastcaps.functional.routing import (
     prediction_vectors,
     route_capsules,
     routing_trace,
+    trace_capsules,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "route_capsules",
     "Routing",
     "routing_trace",
+    "trace_capsules",
     "fast_routing",
     "fold_weights",
     "folded_routing",

@@ -159,6 +159,32 @@ def routing_trace(
         return torch.stack([step.coefficients.transpose(1, 2) for step in steps], dim=1)  # (b, r, i, j)
 
 
+def trace_capsules(
+    lower_capsules: Tensor,
+    weight: Tensor,
+    iterations: int = 3,
+    normalization: Normalization = "max_min",
+    lower: float = 0.0,
+    upper: float = 1.0,
+) -> Iterator[tuple[slice, list[Routing]]]:
+    """Every iteration of `route_capsules`, for a few images after another: all of a batch would fill the memory.
+
+    Arguments as for `route_capsules`; without gradient.
+
+    Yields:
+        Which images of the batch, and the capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
+    """
+    _check_capsules(lower_capsules, weight)
+    settings = _checked(iterations, normalization, lower, upper)
+    return _trace(lower_capsules.detach(), weight.detach(), settings)
+
+
+def _trace(lower_capsules: Tensor, weight: Tensor, settings: _Settings) -> Iterator[tuple[slice, list[Routing]]]:
+    for piece, votes in _pieces(lower_capsules, weight):
+        steps = _iterate(votes, settings)
+        yield piece, [Routing(step.capsules, step.coefficients.transpose(1, 2)) for step in steps]
+
+
 def fast_routing(votes: Tensor, coefficients: Tensor) -> Tensor:
     """The Fast Routing Procedure: weight the votes with given coefficients, add them up, squash.
 

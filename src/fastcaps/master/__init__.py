@@ -1,6 +1,26 @@
 """Master routing coefficients: accumulated from a trained network's routing, used in its place (section 5)."""
 
 from fastcaps.master.accumulator import MasterAccumulator, accumulate
-from fastcaps.master.coefficients import MasterCoefficients
+from fastcaps.master.coefficients import MasterCoefficients, Method
+from fastcaps.master.filters import FILTERS, Correct, Em, Filter, KMeans, Similarity, apply_filters
+from fastcaps.master.observations import Observations
+from fastcaps.master.sweep import Sweep, sweep
+from fastcaps.master.uniform import uniform_coefficients
 
-__all__ = ["accumulate", "MasterAccumulator", "MasterCoefficients"]
+__all__ = [
+    "accumulate",
+    "MasterAccumulator",
+    "MasterCoefficients",
+    "Method",
+    "Observations",
+    "apply_filters",
+    "Filter",
+    "Correct",
+    "Similarity",
+    "KMeans",
+    "Em",
+    "FILTERS",
+    "uniform_coefficients",
+    "sweep",
+    "Sweep",
+]

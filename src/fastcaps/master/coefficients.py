@@ -7,7 +7,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from fastcaps._files import write_atomically
 from fastcaps.functional import Normalization
+
+Method = Literal["containers", "columns", "pooled"]
 
 _FORMAT = 1
 _KIND = "fastcaps.MasterCoefficients"
@@ -32,7 +34,10 @@ class MasterCoefficients:
         normalization: of the containers' rows, the network's own.
         lower: lower bound of Max-Min.
         upper: upper bound of Max-Min.
-        iteration: of routing whose coefficients were added up; None when not known.
+        method: how the values follow from the sums, as for `MasterAccumulator.compute`.
+        iteration: of routing whose coefficients were added up, from 1; one more than the network has for those of the
+            update after its last; None when not known.
+        filters: which images were left out: one entry a filter, in their order, as `apply_filters` reports it.
         model_hash: of the weights they were made with; None when not known.
         provenance: anything else worth knowing, as JSON.
     """
@@ -43,7 +48,9 @@ class MasterCoefficients:
     normalization: Normalization
     lower: float = 0.0
     upper: float = 1.0
+    method: Method = "containers"
     iteration: int | None = None
+    filters: list[dict[str, Any]] = field(default_factory=list)
     model_hash: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 

@@ -95,6 +95,8 @@ class ClassCaps(nn.Module):
     capsule, for any number of them. Softmax does nothing of the kind while agreements are small, and they stay so if
     no vote is longer than its capsule: σ is at most 1 / √e. With a fixed σ, lengths grow with i: at 0.1 the 1152
     capsules of the MNIST network start where squash has no slope, and the loss never moves.
+
+    With fixed coefficients nothing agrees with anything at the start: sums have length ``τ √(e · Σᵢ C²)``.
     """
 
     def __init__(self, config: CapsNetConfig) -> None:
@@ -107,7 +109,16 @@ class ClassCaps(nn.Module):
         at_random = math.sqrt(i * e) * (1.0 if config.normalization == "max_min" else 1.0 / j)
         routed = config.normalization == "max_min" and config.iterations > 1
         in_agreement = 0.3 * (config.upper - config.lower) * i if routed else 0.0
-        nn.init.normal_(self.weight, std=1 / max(math.hypot(at_random, in_agreement), math.sqrt(e)))
+        self._draw(math.hypot(at_random, in_agreement))
+
+    def draw_for(self, fixed: Tensor) -> None:
+        """Draw the weights anew, for a network that is to be trained with these coefficients ``(i j)``."""
+        squares = float(fixed.double().square().sum(0).mean())
+        self._draw(math.sqrt(squares * self.weight.shape[3]))
+
+    def _draw(self, gain: float) -> None:
+        """Draw weights that turn lower capsules of length l into sums of length l, given the gain for σ = 1."""
+        nn.init.normal_(self.weight, std=1 / max(gain, math.sqrt(self.weight.shape[3])))
 
     def forward(self, lower_capsules: Tensor, iterations: int | None = None) -> Routing:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` and coefficients ``(b i j)``."""

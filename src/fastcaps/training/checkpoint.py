@@ -30,6 +30,7 @@ class Progress:
         history: one entry for each epoch done.
         best: the entry of the epoch that did best on the validation split.
         saturated: steps in a row with capsules of full length.
+        accumulated: the epoch, counted from 0, before which the fixed coefficients were made.
         seconds: spent on training.
     """
 
@@ -39,6 +40,7 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
     saturated: int = 0
+    accumulated: int | None = None
     seconds: float = 0.0
 
 

@@ -9,7 +9,8 @@
 | ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
 | ``tensorboard/`` | train | events, when asked for |
 | ``master.safetensors`` | accumulate | the master coefficients of ``model/``; others beside it under other names |
-| ``fast/`` | accumulate | ``model/`` with ``master.safetensors`` folded in |
+| | train | with fixed coefficients: those it was trained with |
+| ``fast/`` | accumulate, train | ``model/`` with ``master.safetensors`` folded in |
 | ``evaluation.json``, ``confusion.png`` | evaluate | what was measured |
 | ``report/`` | demo | a page about it |
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fastcaps.data import DataSet, Split
     from fastcaps.master import MasterCoefficients
     from fastcaps.nn import CapsNet
+    from fastcaps.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Run:
     def best_folder(self) -> Path:
         """The network that did best on the validation split."""
         return self.folder / "best"
+
+    @property
+    def best_master_file(self) -> Path:
+        """The fixed coefficients of that network, where it was trained with some."""
+        return self.best_folder / "master.safetensors"
 
     @property
     def fast_folder(self) -> Path:
@@ -127,12 +134,40 @@ class Run:
             )
         return MasterCoefficients.load(file or self.master_file)
 
+    def held_out(self, data: "DataSet") -> dict[str, Any]:
+        """The settings with which a run that goes on from this one holds out the same images, if it held out any."""
+        settings = self.about["settings"]
+        if not settings["validation"] or data.fingerprint != self.about["data"]["fingerprint"]:
+            return {}
+        return {"validation": settings["validation"], "seed": settings["seed"]}
+
+    def check_held_out(self, data: "DataSet", settings: "TrainSettings") -> None:
+        """Refuse to go on from weights that have seen what would be held out, or to train on what was held out."""
+        kept = self.held_out(data)
+        given = {name: getattr(settings, name) for name in kept}
+        if given != kept or (
+            not kept and settings.validation and data.fingerprint == self.about["data"]["fingerprint"]
+        ):
+            own = self.about["settings"]
+            raise ValueError(
+                f"{self.folder} held out {own['validation'] or 'no'} images with seed {own['seed']}, this run would "
+                f"hold out {settings.validation or 'none'} with seed {settings.seed}: some would be seen in one "
+                "and held out in the other, so leave --validation and --seed as they were"
+            )
+
     def training_part(self, data: "DataSet") -> "Split":
         """The images it was trained on: the data set's training images without those held out for validation."""
         settings = self.about["settings"]
         if not settings["validation"]:
             return data.train
         return data.validation_split(settings["validation"], settings["seed"])[0]
+
+    def validation_part(self, data: "DataSet") -> "Split | None":
+        """The training images it held out, if any."""
+        settings = self.about["settings"]
+        if not settings["validation"]:
+            return None
+        return data.validation_split(settings["validation"], settings["seed"])[1]
 
     def data(self, data_dir: str | Path | None = None) -> "DataSet":
         """The data set it was trained with; refused when the images are others now."""

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 # Where they come from is in docs/training.md.
-_EPOCHS = {"mnist": 10, "cifar10": 30, "digits": 10}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "mnist": {"epochs": 10},
+    "cifar10": {"epochs": 20, "warmup": 300, "final_rate": 0.05},
+    "digits": {"epochs": 10},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,11 @@ class TrainSettings:
         validation: part of the training images held out, or their number; none when 0.
         test_every: epochs between looks at the test set, which decide nothing; never when 0.
         checkpoint_every: steps between checkpoints within an epoch; only at its end when 0.
+        dynamic_epochs: epochs with dynamic routing, after which coefficients are accumulated and stay fixed; all when
+            None.
+        dynamic_fraction: part of the training images that the dynamic epochs and their accumulation use.
+        afresh: whether the weights start anew when the coefficients have been accumulated.
+        refresh: epochs after which fixed coefficients are accumulated again; never when 0.
     """
 
     epochs: int = 12
@@ -47,6 +56,10 @@ class TrainSettings:
     validation: float | int = 0
     test_every: int = 0
     checkpoint_every: int = 0
+    dynamic_epochs: int | None = None
+    dynamic_fraction: float = 1.0
+    afresh: bool = False
+    refresh: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what can't work, saying why."""
@@ -57,6 +70,7 @@ class TrainSettings:
             "warmup": 0,
             "test_every": 0,
             "checkpoint_every": 0,
+            "refresh": 0,
         }.items():
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
@@ -74,11 +88,26 @@ class TrainSettings:
             )
         if not 0 <= self.validation < math.inf:
             raise ValueError(f"validation is {self.validation!r}, expected a fraction, a number of images, or 0")
+        if not 0 < self.dynamic_fraction <= 1:
+            raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
+        if self.dynamic_epochs is None:
+            if self.dynamic_fraction != 1 or self.afresh:
+                raise ValueError("dynamic_fraction and afresh are for runs with dynamic_epochs: give their number")
+        elif type(self.dynamic_epochs) is not int or not 0 < self.dynamic_epochs < self.epochs:
+            raise ValueError(
+                f"dynamic_epochs is {self.dynamic_epochs!r}, expected a whole number from 1 to {self.epochs - 1}, "
+                "less than all epochs"
+            )
 
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:
         """The defaults for a data set, with changes."""
-        return cls(**({"epochs": _EPOCHS.get(name, cls.epochs)} | changes))
+        return cls(**(_DEFAULTS.get(name, {}) | changes))
+
+    @classmethod
+    def going_on(cls, **changes: Any) -> Self:
+        """The defaults for going on from trained weights: few epochs at a small learning rate."""
+        return cls(**({"epochs": 2, "learning_rate": 2e-4, "warmup": 0} | changes))
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""

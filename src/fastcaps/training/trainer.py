@@ -1,9 +1,13 @@
 """The trainer: from images to a trained network, in a run that can be stopped anywhere and goes on exactly there.
 
+A run has epochs with dynamic routing, epochs with fixed coefficients, or first some of the one and then the other. With
+fixed coefficients the weights are still those of a network that can be routed dynamically: its sibling.
+
 The order of the images and their augmentation follow from seed, epoch and step, and a checkpoint holds all the rest:
 a run that was killed and resumed ends with the very weights of one that was not (on a CPU, with as many threads).
 """
 
+import hashlib
 import json
 import platform
 import signal
@@ -11,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -22,8 +26,11 @@ from torch import Tensor
 from fastcaps._files import remove_leftovers, write_atomically
 from fastcaps._version import __version__
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
+from fastcaps.data.dataset import stratified
 from fastcaps.functional import margin_loss, reconstruction_loss
-from fastcaps.nn import CapsNet, CapsuleNetwork
+from fastcaps.master import MasterCoefficients, accumulate
+from fastcaps.nn import CapsNet, CapsuleNetwork, fold
+from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import checkpoint
 from fastcaps.training.checkpoint import Progress
 from fastcaps.training.run import Run
@@ -38,6 +45,7 @@ class Report:
     """What an observer is told after each step.
 
     Attributes:
+        task: ``"training"``, or ``"accumulating"`` while coefficients are made between two epochs.
         epoch: from 1.
         epochs: of the run.
         step: of the epoch, from 1.
@@ -48,6 +56,7 @@ class Report:
         seconds_left: until the end of the run.
     """
 
+    task: str
     epoch: int
     epochs: int
     step: int
@@ -69,6 +78,7 @@ class Trainer:
         settings: TrainSettings,
         out: str | Path,
         *,
+        master: MasterCoefficients | None = None,
         about: dict[str, Any] | None = None,
         observe: Callable[[Report], None] = lambda report: None,
         tensorboard: bool = False,
@@ -80,6 +90,7 @@ class Trainer:
             data: its training images; its test images decide nothing.
             settings: constants of the run.
             out: the run folder.
+            master: coefficients to train with in place of dynamic routing, from the first step on.
             about: further entries for ``run.json``, such as the command.
             observe: told of every step.
             tensorboard: whether to write events to ``tensorboard/`` in the run folder.
@@ -91,20 +102,43 @@ class Trainer:
             )
         if data.classes != model.config.classes:
             raise ValueError(f"{data.name} has {data.classes} classes, the network {model.config.classes}")
+        if master is not None:
+            if settings.dynamic_epochs is not None:
+                raise ValueError(
+                    "a run with master coefficients from the start has no dynamic_epochs: give one of them"
+                )
+            i, j = model.config.lower_capsules, model.config.classes
+            if master.values.shape != (i, j):
+                given = "×".join(str(size) for size in master.values.shape)
+                raise ValueError(f"master coefficients are for {given} capsules, this model has {i}×{j}")
+        elif settings.refresh and settings.dynamic_epochs is None:
+            raise ValueError("only fixed coefficients are refreshed: give master coefficients, or dynamic_epochs")
         self.model, self.data, self.settings = model, data, settings
+        self.master = master
         self.run = Run(Path(out))
         self.train: Split = data.train
         self.validation: Split | None = None
         if settings.validation:
             self.train, self.validation = data.validation_split(settings.validation, settings.seed)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
-        self.steps = steps_per_epoch(self.train, settings.batch_size)
+        self.optimizer = self._adam()
+        self.dynamic_train = self.train
+        if settings.dynamic_fraction < 1:
+            count = max(1, round(settings.dynamic_fraction * len(self.train)))
+            _, part = stratified(self.train.labels.numpy(), count, settings.seed)
+            self.dynamic_train = self.train.subset(torch.from_numpy(part))
+        self.dynamic_epochs = settings.epochs if settings.dynamic_epochs is None else settings.dynamic_epochs
+        if master is not None:
+            self.dynamic_epochs = 0
+        self._given = None if master is None else _hash(master)
         self.progress = Progress()
         self.observe = observe
         self._about = about or {}
         self._tensorboard = tensorboard
         self._writer: Any = None
         self._speed = 0.0
+
+    def _adam(self) -> torch.optim.Adam:
+        return torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     @property
     def device(self) -> torch.device:
@@ -121,7 +155,20 @@ class Trainer:
             "augmentation": self.data.augmentation.to_dict(),
             "data": self.data.fingerprint,
             "convolution": self.model.primary.convolution,
+            "master": self._given,
+            "init": self._about.get("init", {}).get("weights"),
         }
+
+    @property
+    def fixed(self) -> Tensor | None:
+        """The coefficients ``(i j)`` of this epoch; None where it routes dynamically."""
+        if self.progress.epoch < self.dynamic_epochs or self.master is None:
+            return None
+        return self.master.values
+
+    def steps(self, epoch: int) -> int:
+        """Steps of an epoch, counted from 0."""
+        return steps_per_epoch(self._images(epoch), self.settings.batch_size)
 
     def fit(self, *, resume: bool = False) -> list[dict[str, Any]]:
         """Train to the end.
@@ -134,18 +181,78 @@ class Trainer:
         """
         if resume:
             self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self.optimizer, self.identity)
+            if self.progress.accumulated is not None:
+                self.master = self.run.master()
         elif self.run.checkpoint_file.exists():
             raise ValueError(f"{self.run.folder} holds a run already: pass --resume to go on, or choose another folder")
         remove_leftovers(self.run.folder)
+        if not resume and self.master is not None:
+            self.progress.accumulated = 0
+            self.master.save(self.run.master_file)
         # The checkpoint comes first: wherever a run is killed, it can be resumed.
         self._save()
         self._describe("running")
         self._writer = self._summary_writer() if self._tensorboard else None
         with _stop_between_steps() as stopped:
             while self.progress.epoch < self.settings.epochs:
+                if self._due():
+                    self._accumulate(stopped)
                 self._epoch(stopped)
         self._finish()
         return self.progress.history
+
+    def _images(self, epoch: int) -> Split:
+        """What an epoch, counted from 0, is trained on."""
+        return self.dynamic_train if epoch < self.dynamic_epochs else self.train
+
+    def _due(self) -> bool:
+        """Whether coefficients are to be accumulated before the epoch that follows."""
+        since = self.progress.epoch - self.dynamic_epochs
+        if since < 0 or self.progress.accumulated == self.progress.epoch:
+            return False
+        return self.progress.step == 0 and (
+            since == 0 or (self.settings.refresh > 0 and since % self.settings.refresh == 0)
+        )
+
+    def _accumulate(self, stopped: threading.Event) -> None:
+        """Make the coefficients of the epochs that follow, of the images trained on so far."""
+        progress = self.progress
+        images = self._images(max(0, progress.epoch - 1))
+        size = self.settings.batch_size
+        total, done = steps_per_epoch(images, size), 0
+
+        def observe(count: int) -> None:
+            nonlocal done
+            done += 1
+            self._report("accumulating", done, total, progress.history[-1])
+            if stopped.is_set():
+                raise KeyboardInterrupt
+
+        self.model.eval()
+        self.master = accumulate(
+            self.model,
+            batches(images, size, view=self.data.augmentation.test_view),
+            observe=observe,
+            provenance={"data": self.data.name, "data_fingerprint": self.data.fingerprint, "epoch": progress.epoch},
+        )
+        if progress.epoch == self.dynamic_epochs:
+            # What dynamic routing did best is no measure for what follows.
+            progress.best = None
+            if self.settings.afresh:
+                self._start_afresh()
+        progress.accumulated = progress.epoch
+        # First the coefficients: a run that dies here makes them again from the old checkpoint's weights.
+        self.master.save(self.run.master_file)
+        self._save()
+
+    def _start_afresh(self) -> None:
+        with torch.random.fork_rng():
+            torch.manual_seed(self.settings.seed)
+            fresh = CapsNet(self.model.config)
+            if self.master is not None:
+                fresh.routing.draw_for(self.master.values)
+            self.model.load_state_dict(fresh.state_dict())
+        self.optimizer = self._adam()
 
     def _epoch(self, stopped: threading.Event) -> None:
         progress, settings = self.progress, self.settings
@@ -155,7 +262,7 @@ class Trainer:
         progress.sums = sums
         begun = time.monotonic()
         for images, labels in batches(
-            self.train,
+            self._images(progress.epoch),
             settings.batch_size,
             view=view,
             shuffle_seed=settings.seed,
@@ -182,10 +289,9 @@ class Trainer:
     def _step(self, images: Tensor, labels: Tensor) -> tuple[float, Tensor]:
         """One step of Adam: the loss, and the lengths ``(b j)`` before it."""
         settings = self.settings
-        done = self.progress.epoch * self.steps + self.progress.step
         for group in self.optimizer.param_groups:
-            group["lr"] = settings.rate(done, self.steps * settings.epochs)
-        output = self.model(images)
+            group["lr"] = self._rate(self.progress.step)
+        output = self.model(images, fixed=self.fixed)
         loss = margin_loss(
             output.lengths, labels, settings.positive_margin, settings.negative_margin, settings.negative_weight
         )
@@ -196,6 +302,16 @@ class Trainer:
         torch.autograd.backward(loss)
         self.optimizer.step()
         return float(loss.detach()), output.lengths.detach()
+
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step of this epoch, counted from 0."""
+        epoch, dynamic = self.progress.epoch, self.dynamic_epochs
+        # What starts afresh has a learning rate of its own, from the beginning.
+        part = range(self.settings.epochs)
+        if self.settings.afresh:
+            part = part[:dynamic] if epoch < dynamic else part[dynamic:]
+        done = sum(self.steps(k) for k in part if k < epoch) + step
+        return self.settings.rate(done, sum(self.steps(k) for k in part))
 
     def _check(self, loss: float, length: float) -> None:
         """Stop a run that can't get anywhere, saying what to change."""
@@ -217,9 +333,10 @@ class Trainer:
         progress, settings = self.progress, self.settings
         row: dict[str, Any] = {
             "epoch": progress.epoch + 1,
+            "routing": "dynamic" if self.fixed is None else "fixed",
             "loss": sums["loss"] / sums["images"],
             "accuracy": sums["correct"] / sums["images"],
-            "learning_rate": settings.rate((progress.epoch + 1) * self.steps - 1, settings.epochs * self.steps),
+            "learning_rate": self._rate(self.steps(progress.epoch) - 1),
         }
         if self.validation is not None:
             row["validation_accuracy"] = self._accuracy(self.validation)
@@ -234,6 +351,8 @@ class Trainer:
             progress.best = row
             self._check_weights()
             self.model.save_pretrained(self.run.best_folder)
+            if self.master is not None:
+                self.master.save(self.run.best_master_file)
         if self._writer is not None:
             for name, value in row.items():
                 self._writer.add_scalar(name, value, progress.epoch)
@@ -242,7 +361,8 @@ class Trainer:
 
     def _accuracy(self, split: Split) -> float:
         self.model.eval()
-        correct = count_correct(self.model, split, self.data.augmentation.test_view)
+        network = self.model if self.fixed is None else fold(self.model, self.fixed)
+        correct = count_correct(network, split, self.data.augmentation.test_view)
         self.model.train()
         return correct / len(split)
 
@@ -259,9 +379,23 @@ class Trainer:
             "versions": versions(),
         }
         self.model.save_pretrained(self.run.model_folder)
+        if self.master is not None:
+            self._keep_master()
         self._describe("finished")
         if self._writer is not None:
             self._writer.close()
+
+    def _keep_master(self) -> None:
+        """Leave the coefficients with which the weights were trained, and both as one folded network."""
+        master = self.master if self.validation is None else self.run.master(self.run.best_master_file)
+        assert master is not None
+        self.master = replace(
+            master,
+            model_hash=weights_hash(self.model),
+            provenance={"accumulated_with": master.model_hash, **master.provenance, "trained_with": True},
+        )
+        self.master.save(self.run.master_file)
+        fold(self.model, self.master).save_pretrained(self.run.fast_folder)
 
     def _check_weights(self) -> None:
         """Keep weights that are broken from being kept."""
@@ -299,6 +433,7 @@ class Trainer:
                 "settings": self.settings.to_dict(),
                 "config": self.model.config.to_dict(),
                 "convolution": self.model.primary.convolution,
+                "fixed_coefficients": self.dynamic_epochs < self.settings.epochs,
                 "device": str(self.device),
                 "threads": torch.get_num_threads(),
                 "versions": versions(),
@@ -309,17 +444,24 @@ class Trainer:
     def _tell(self, speed: float) -> None:
         progress, sums = self.progress, self.progress.sums
         self._speed = speed if not self._speed else 0.9 * self._speed + 0.1 * speed
-        left = (self.settings.epochs - progress.epoch) * len(self.train) - progress.step * self.settings.batch_size
+        means = {"loss": sums["loss"] / sums["images"], "accuracy": sums["correct"] / sums["images"]}
+        self._report("training", progress.step, self.steps(progress.epoch), means)
+
+    def _report(self, task: str, step: int, steps: int, means: dict[str, Any]) -> None:
+        progress, settings = self.progress, self.settings
+        left = sum(len(self._images(epoch)) for epoch in range(progress.epoch, settings.epochs))
+        left -= progress.step * settings.batch_size
         self.observe(
             Report(
+                task=task,
                 epoch=progress.epoch + 1,
-                epochs=self.settings.epochs,
-                step=progress.step,
-                steps=self.steps,
-                loss=sums["loss"] / sums["images"],
-                accuracy=sums["correct"] / sums["images"],
+                epochs=settings.epochs,
+                step=step,
+                steps=steps,
+                loss=means["loss"],
+                accuracy=means["accuracy"],
                 images_per_second=self._speed,
-                seconds_left=max(left, 0) / self._speed,
+                seconds_left=max(left, 0) / self._speed if self._speed else 0.0,
             )
         )
 
@@ -341,6 +483,10 @@ def count_correct(model: CapsuleNetwork, split: Split, view: Callable[[Tensor], 
         int((model.predict(images.to(device)).cpu() == labels).sum())
         for images, labels in batches(split, batch_size, view=view)
     )
+
+
+def _hash(master: MasterCoefficients) -> str:
+    return hashlib.sha256(master.values.numpy().tobytes()).hexdigest()
 
 
 def versions() -> dict[str, str]:

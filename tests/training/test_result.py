@@ -1,7 +1,8 @@
-"""The tool that puts a network into the package."""
+"""A run as one JSON."""
 
 import pytest
-from tools.ship import shippable
+
+from fastcaps.training.result import public
 
 
 @pytest.mark.parametrize(
@@ -13,4 +14,4 @@ from tools.ship import shippable
     ],
 )
 def test_the_command_keeps_no_folder_of_data(command, kept):
-    assert shippable({"command": command, "seed": 1}) == {"command": f"fastcaps train {kept}", "seed": 1}
+    assert public({"command": command, "seed": 1}) == {"command": f"fastcaps train {kept}", "seed": 1}

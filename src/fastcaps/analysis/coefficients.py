@@ -1,0 +1,93 @@
+"""The coefficients themselves: how they are spread, where they lie, what the master matrix is made of (section 5)."""
+
+from typing import Self, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastcaps.functional import normalize
+from fastcaps.master import MasterCoefficients
+from fastcaps.nn.config import CapsNetConfig
+
+Floats = NDArray[np.float64]
+
+
+@final
+class CoefficientHistogram:
+    """How many coefficients lie in which bin, for each iteration: `update` with pieces, `merge` with another's.
+
+    Attributes:
+        low: left edge of the first bin.
+        high: right edge of the last bin; a coefficient that equals it is in that bin.
+        counts: ``(r bins)``.
+    """
+
+    def __init__(self, iterations: int, low: float = 0.0, high: float = 1.0, bins: int = 100) -> None:
+        """Start from nothing."""
+        self.low, self.high = low, high
+        self.counts = np.zeros((iterations, bins), np.int64)
+
+    @classmethod
+    def of(cls, config: CapsNetConfig) -> Self:
+        """For a network's coefficients: from 0 to 1, wider where its Max-Min bounds are."""
+        if config.normalization == "softmax":
+            return cls(config.iterations)
+        return cls(config.iterations, min(0.0, config.lower), max(1.0, config.upper))
+
+    @property
+    def edges(self) -> Floats:
+        """Of the bins ``(bins + 1)``."""
+        return np.linspace(self.low, self.high, self.counts.shape[1] + 1)
+
+    @property
+    def shares(self) -> Floats:
+        """Of all coefficients of an iteration that are in a bin ``(r bins)``."""
+        shares: Floats = self.counts / np.maximum(self.counts.sum(1, keepdims=True), 1)
+        return shares
+
+    def update(self, trace: Tensor) -> Self:
+        """Add the coefficients of every iteration ``(b r i j)``."""
+        iterations, bins = self.counts.shape
+        if trace.ndim != 4 or trace.shape[1] != iterations:
+            raise ValueError(f"the trace has shape {tuple(trace.shape)}, expected (batch, {iterations}, i, j)")
+        for k in range(iterations):
+            # Rounding may put a coefficient an instant outside of its bounds, where histc would not count it.
+            values = trace[:, k].float().clamp(self.low, self.high)
+            self.counts[k] += torch.histc(values, bins, self.low, self.high).long().cpu().numpy()
+        return self
+
+    def merge(self, other: "CoefficientHistogram") -> Self:
+        """Add another's counts to these."""
+        self.counts += other.counts
+        return self
+
+    def share_around(self, value: float, width: float) -> Floats:
+        """Share of coefficients in the bins whose middle is at most ``width`` from a value ``(r)``."""
+        middles = (self.edges[:-1] + self.edges[1:]) / 2
+        near: Floats = self.shares[:, np.abs(middles - value) <= width].sum(1)
+        return near
+
+
+def by_position(values: NDArray[np.floating], config: CapsNetConfig) -> Floats:
+    """Coefficients ``(i j)`` as a map of positions for each class and capsule type ``(j types height width)``.
+
+    The order of the lower capsules is that of `fastcaps.nn.PrimaryCaps`.
+    """
+    expected = (config.lower_capsules, config.classes)
+    if values.shape != expected:
+        raise ValueError(f"coefficients have shape {values.shape}, expected {expected} for this network")
+    height, width = config.grid
+    grid = np.asarray(values, np.float64).reshape(height, width, config.capsule_types, config.classes)
+    return grid.transpose(3, 2, 0, 1)
+
+
+def normalized_containers(master: MasterCoefficients) -> Floats:
+    """Each class's container, divided by its count, its rows normalised: ``(j i j)``.
+
+    The paper's step 2; step 3 takes of each container its own class's column.
+    """
+    means = master.containers / master.counts[:, None, None]  # (j, i, j)
+    rows: Floats = normalize(means, master.normalization, master.lower, master.upper).numpy()
+    return rows

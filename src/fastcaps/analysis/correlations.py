@@ -1,0 +1,124 @@
+"""How alike the routing coefficients of images are: correlations of ground-truth columns (paper, sections 4 and 6).
+
+An image's *ground-truth column* is its label's column in its coefficient matrix of the last iteration. With each column
+brought to zero mean and unit norm, z, Pearson's correlation of two is ⟨z, z'⟩, and the mean over all pairs of two
+classes is ⟨mean z, mean z'⟩: no pair is ever formed, and the whole training set costs one pass. Within a class the
+pairs of an image with itself are left out: ``(n²·‖mean z‖² − Σ‖z‖²) / (n(n − 1))``. A constant column has no
+correlation and is left out; where nothing is left the result is NaN.
+"""
+
+from typing import NamedTuple, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+class Neighbour(NamedTuple):
+    """Another class, and how high the correlation with it is."""
+
+    label: int
+    correlation: float
+
+
+def standardized_columns(columns: NDArray[np.floating]) -> Floats:
+    """Columns ``(n i)`` with zero mean and unit norm, in float64; NaN where a column is constant."""
+    values = np.asarray(columns, np.float64)
+    constant = values.max(1) == values.min(1)  # (n)
+    centred = values - values.mean(1, keepdims=True)
+    norms = np.linalg.norm(centred, axis=1, keepdims=True)  # (n, 1)
+    norms[constant] = np.nan
+    found: Floats = centred / norms
+    return found
+
+
+def pairwise_correlations(columns: NDArray[np.floating]) -> Floats:
+    """Correlation of every column with every other, ``(n i)`` → ``(n n)``; NaN where one is constant."""
+    z = standardized_columns(columns)  # (n, i)
+    return np.clip(z @ z.T, -1, 1)
+
+
+@final
+class ClassCorrelations:
+    """Sums of standardised ground-truth columns by class: `update` with pieces, `merge` with another's sums.
+
+    Attributes:
+        sums: of z ``(j i)``.
+        squares: sums of ‖z‖² ``(j)``.
+        counts: columns added ``(j)``.
+        constant: columns left out because they are constant ``(j)``.
+    """
+
+    def __init__(self, lower_capsules: int, classes: int) -> None:
+        """Start from nothing."""
+        self.sums = np.zeros((classes, lower_capsules))
+        self.squares = np.zeros(classes)
+        self.counts = np.zeros(classes, np.int64)
+        self.constant = np.zeros(classes, np.int64)
+
+    def update(self, columns: NDArray[np.floating], labels: Labels) -> Self:
+        """Add the ground-truth columns ``(b i)`` of images with these labels ``(b)``."""
+        classes, lower_capsules = self.sums.shape
+        if columns.shape != (len(labels), lower_capsules):
+            raise ValueError(
+                f"columns have shape {columns.shape}, expected ({len(labels)}, {lower_capsules}) "
+                f"for {len(labels)} labels"
+            )
+        z = standardized_columns(columns) if len(labels) else np.zeros((0, lower_capsules))
+        varied = np.isfinite(z).all(1)  # (b)
+        np.add.at(self.sums, labels[varied], z[varied])
+        np.add.at(self.squares, labels[varied], np.square(z[varied]).sum(1))
+        self.counts += np.bincount(labels[varied], minlength=classes)
+        self.constant += np.bincount(labels[~varied], minlength=classes)
+        return self
+
+    def merge(self, other: "ClassCorrelations") -> Self:
+        """Add another's sums to these."""
+        self.sums += other.sums
+        self.squares += other.squares
+        self.counts += other.counts
+        self.constant += other.constant
+        return self
+
+    def between_classes(self) -> Floats:
+        """Mean correlation over all pairs of images of two classes ``(j j)``; on the diagonal without self-pairs."""
+        n = self.counts.astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = self.sums @ self.sums.T / np.outer(n, n)
+            within = (np.square(self.sums).sum(1) - self.squares) / (n * (n - 1))
+        found[np.diag_indices_from(found)] = within
+        found[~np.isfinite(found)] = np.nan
+        return found
+
+    def with_columns(self, columns: NDArray[np.floating]) -> Floats:
+        """Mean correlation of given columns (row) with the images of each class (column).
+
+        Args:
+            columns: such as the columns of a master matrix, ``(i j)``.
+
+        Returns:
+            ``(j j)``, not symmetric.
+        """
+        z = standardized_columns(columns.T)  # (j, i)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found: Floats = z @ self.sums.T / self.counts
+        return found
+
+
+def neighbours(correlations: Floats, label: int) -> list[Neighbour]:
+    """The other classes by correlation with a class, ``(j j)``, the highest first; those without one left out."""
+    row = correlations[label]
+    order = np.argsort(-row, kind="stable")
+    return [Neighbour(int(k), float(row[k])) for k in order if k != label and np.isfinite(row[k])]
+
+
+def mean_within_and_between(correlations: Floats) -> tuple[float, float]:
+    """Means of the diagonal and of all else of ``(j j)``, without what is undefined; NaN where nothing is left."""
+    own = np.eye(len(correlations), dtype=bool)
+    found = []
+    for chosen in (correlations[own], correlations[~own]):
+        defined = chosen[np.isfinite(chosen)]
+        found.append(float(defined.mean()) if len(defined) else float("nan"))
+    return found[0], found[1]

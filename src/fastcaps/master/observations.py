@@ -1,0 +1,241 @@
+"""What filters decide by: of each training image its label, its class capsules' lengths and its ground-truth column.
+
+The ground-truth column of an image is the column of its coefficient matrix that belongs to its label, ``(i)``. Those of
+all images lie in a temporary file, in half precision (138 MB for MNIST), and are read a few at a time; no more than a
+few coefficient matrices are ever in memory.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Literal, NamedTuple, Self, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastcaps.functional import Routing, trace_capsules
+from fastcaps.functional.labels import checked_labels
+from fastcaps.master.accumulator import checked_iteration
+from fastcaps.nn.capsnet import CapsNet
+
+# Columns given at a time, as float32.
+_CHUNK_BYTES = 4 * 2**20
+# Images whose lower capsules are made at a time.
+_PIECE = 64
+
+
+@final
+class Observations:
+    """The images that are left, and what is known of them.
+
+    Attributes:
+        labels: ``(n)``, int64.
+        lengths: of the class capsules after dynamic routing ``(n j)``, float32.
+        iteration: of routing from which the columns are.
+    """
+
+    def __init__(
+        self,
+        labels: NDArray[np.int64],
+        lengths: NDArray[np.float32],
+        columns: NDArray[np.floating] | None = None,
+        iteration: int = 3,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Put together what was found out.
+
+        Args:
+            labels: ``(n)``.
+            lengths: ``(n j)``.
+            columns: ``(m i)``, in memory or mapped from a file; None when no filter looks at them.
+            iteration: from which they are.
+            rows: where each image's column is ``(n)``; one after the other when None.
+        """
+        self.labels, self.lengths, self.iteration = labels, lengths, iteration
+        self._columns = columns
+        self._rows = np.arange(len(labels)) if rows is None else rows
+
+    @classmethod
+    def collect(
+        cls,
+        model: CapsNet,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        *,
+        iteration: int | Literal["after"] | None = None,
+        columns: bool = True,
+        folder: Path | None = None,
+        observe: Callable[[int], None] = lambda images: None,
+    ) -> Self:
+        """Run the training images through a trained network once.
+
+        Args:
+            model: the trained network; not touched.
+            batches: images ``(b c h w)`` and labels ``(b)``, as for `accumulate`.
+            iteration: of routing from which the columns are, as for `accumulate`. The lengths are always those of the
+                network's last.
+            columns: whether some filter looks at them.
+            folder: for the temporary file, which has no name there and goes when this object does, however the
+                process ends; the system's folder for such files when None.
+            observe: told how many images were just done.
+        """
+        number = checked_iteration(model.config, iteration)
+        with Recorder([number] if columns else [], folder) as recorder:
+            for traced in trace(model, batches, number, observe):
+                recorder.add(traced)
+            return cls(*recorder.result(number), number)
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return int(self.lengths.shape[1])
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Images of each class ``(j)``."""
+        return np.bincount(self.labels, minlength=self.classes)
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Whether dynamic routing gives each image its label ``(n)``."""
+        return np.asarray(self.lengths.argmax(1) == self.labels)
+
+    def of_class(self, label: int) -> NDArray[np.int64]:
+        """Numbers of the images of a class ``(m)``."""
+        return np.flatnonzero(self.labels == label)
+
+    def columns(
+        self, numbers: NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """The ground-truth columns of images, a few after another, so that memory doesn't grow with their number.
+
+        Args:
+            numbers: of the images ``(m)``; all when None.
+
+        Yields:
+            Numbers ``(b)`` and columns ``(b i)``.
+        """
+        numbers = np.arange(len(self)) if numbers is None else numbers
+        return self._chunks(self._kept_columns(), numbers)
+
+    def class_sums(self) -> NDArray[np.float64]:
+        """Sums of each class's columns ``(j i)``; divided by `counts`, their means."""
+        sums = np.zeros((self.classes, self._kept_columns().shape[1]))
+        for numbers, columns in self.columns():
+            labels = self.labels[numbers]
+            for label in np.unique(labels):
+                sums[label] += columns[labels == label].sum(0, dtype=np.float64)
+        return sums
+
+    def subset(self, keep: NDArray[np.bool_]) -> "Observations":
+        """Only the images for which ``keep (n)`` is true; the columns are shared."""
+        return Observations(self.labels[keep], self.lengths[keep], self._columns, self.iteration, self._rows[keep])
+
+    def _kept_columns(self) -> NDArray[np.floating]:
+        if self._columns is None:
+            reason = "were not kept: collect them with columns=True"
+            if self.iteration == 1:
+                reason = "are all equal at iteration 1: take a later iteration, or a filter that doesn't go by them"
+            raise ValueError(f"ground-truth columns {reason}")
+        return self._columns
+
+    def _chunks(
+        self, columns: NDArray[np.floating], numbers: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        size = max(1, _CHUNK_BYTES // (4 * columns.shape[1]))
+        for start in range(0, len(numbers), size):
+            part = numbers[start : start + size]
+            yield part, columns[self._rows[part]].astype(np.float32)
+
+
+class Traced(NamedTuple):
+    """A few images: labels ``(b)``, lengths ``(b j)`` by the network, coefficients ``(b i j)`` by iteration."""
+
+    labels: Tensor
+    lengths: Tensor
+    coefficients: Mapping[int, Tensor]
+
+
+@torch.no_grad()
+def trace(
+    model: CapsNet,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    iterations: int,
+    observe: Callable[[int], None],
+) -> Iterator[Traced]:
+    """Route images, so few at a time that the coefficients of all iterations up to the given one fit into memory."""
+    config, routing = model.config, model.routing
+    for images, labels in batches:
+        labels = checked_labels(labels.cpu(), len(images), config.classes)
+        for some, their in zip(torch.split(images, _PIECE), torch.split(labels, _PIECE), strict=True):
+            lower_capsules = model.lower_capsules(some.to(routing.weight.device))  # (b, i, d)
+            steps = max(iterations, config.iterations)
+            for piece, found in trace_capsules(
+                lower_capsules, routing.weight, steps, routing.normalization, routing.lower, routing.upper
+            ):
+                yield _traced(their[piece], found, config.iterations)
+        observe(len(labels))
+
+
+def _traced(labels: Tensor, found: Sequence[Routing], last: int) -> Traced:
+    lengths = torch.linalg.vector_norm(found[last - 1].capsules, dim=-1)  # (b, j)
+    return Traced(labels, lengths.cpu(), {k: routing.coefficients for k, routing in enumerate(found, 1)})
+
+
+@final
+class Recorder(ExitStack):
+    """Collects labels and lengths in memory, and the ground-truth columns of iterations in temporary files."""
+
+    def __init__(self, iterations: Iterable[int], folder: Path | None) -> None:
+        super().__init__()
+        # Without a name: nothing is left behind, however the process ends. At the first iteration all are equal.
+        self._files: dict[int, IO[bytes]] = {
+            k: self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - closed by the stack
+            for k in iterations
+            if k > 1
+        }
+        self._labels: list[NDArray[np.int64]] = []
+        self._lengths: list[NDArray[np.float32]] = []
+        self._images = 0
+
+    def add(self, traced: Traced) -> None:
+        """Take a few images in."""
+        self._check_finite(traced.lengths)
+        self._labels.append(traced.labels.numpy())
+        self._lengths.append(traced.lengths.float().numpy())
+        for iteration, file in self._files.items():
+            coefficients = traced.coefficients[iteration]  # (b, i, j)
+            labels = traced.labels.to(coefficients.device)
+            own = coefficients[torch.arange(len(labels), device=labels.device), :, labels].half()  # (b, i)
+            self._check_finite(own)
+            file.write(own.cpu().numpy().tobytes())
+        self._images += len(traced.labels)
+
+    def _check_finite(self, values: Tensor) -> None:
+        """Refuse images whose numbers ``(b …)`` no filter could judge."""
+        broken = ~values.isfinite().all(1)
+        if broken.any():
+            number = self._images + int(broken.nonzero()[0])
+            raise ValueError(
+                f"coefficients or capsules of image {number} are not numbers that half precision holds "
+                f"(at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
+            )
+
+    def result(self, iteration: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
+        """Labels ``(n)``, lengths ``(n j)`` and columns ``(n i)`` of an iteration, None where they were not kept."""
+        if not self._labels:
+            raise ValueError("no images were given: expected at least one of each class")
+        labels = np.concatenate(self._labels)
+        columns = None
+        if iteration in self._files:
+            file = self._files[iteration]
+            file.flush()
+            # The map stays when the file is closed, and takes the file's space with it when it goes.
+            columns = np.memmap(file, np.float16, "r").reshape(len(labels), -1)
+        return labels, np.concatenate(self._lengths), columns

@@ -1,0 +1,89 @@
+"""Many masters at once: the sums for every wanted iteration and chain of filters, in two passes over the images.
+
+Each is what `accumulate` with that iteration and those filters gives; comparing them one by one would take two passes
+for every one of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastcaps.master.accumulator import MasterAccumulator
+from fastcaps.master.filters import Filter, apply_filters
+from fastcaps.master.observations import Observations, Recorder, trace
+from fastcaps.nn.capsnet import CapsNet
+
+
+class Sweep(NamedTuple):
+    """What `sweep` gives, by iteration and name of the chain of filters.
+
+    Attributes:
+        sums: each with the report of its filters; its `compute` gives the coefficients by every method.
+        skipped: why there are none.
+    """
+
+    sums: dict[tuple[int, str], MasterAccumulator]
+    skipped: dict[tuple[int, str], str]
+
+
+def sweep(
+    model: CapsNet,
+    source: Callable[[], Iterable[tuple[Tensor, Tensor]]],
+    iterations: Sequence[int],
+    chains: Mapping[str, Sequence[Filter]],
+    *,
+    folder: Path | None = None,
+    observe: Callable[[int], None] = lambda images: None,
+) -> Sweep:
+    """Accumulate for every iteration and every chain of filters, in one pass, or two when there are filters.
+
+    A chain decides by the ground-truth columns of the iteration whose coefficients it is for. One that leaves a class
+    empty is skipped, and so is one that goes by columns at iteration 1, where all coefficients are equal.
+
+    Args:
+        model: the trained network; not touched.
+        source: gives the batches of a pass, images ``(b c h w)`` and labels ``(b)``, the same in the same order again.
+        iterations: of routing, from 1; one more than the network has for those of the update after its last.
+        chains: filters in their order, by the chain's name; none for all images.
+        folder: for temporary files without names; the system's when None.
+        observe: told how many images were just done, in either pass.
+    """
+    last = model.config.iterations
+    for k in iterations:
+        if not 1 <= k <= last + 1:
+            raise ValueError(f"iteration is {k}, expected 1 to {last}, or {last + 1} for the update after the last")
+    unfiltered = [name for name, filters in chains.items() if not filters]
+    filtered = {name: filters for name, filters in chains.items() if filters}
+    by_columns = any(one.uses_columns for filters in filtered.values() for one in filters)
+    sums = {(k, name): MasterAccumulator.for_model(model, k) for k in iterations for name in unfiltered}
+    skipped: dict[tuple[int, str], str] = {}
+    masks: dict[tuple[int, str], NDArray[np.bool_]] = {}
+    with Recorder(iterations if by_columns else [], folder) as recorder:
+        for traced in trace(model, source(), max(iterations), observe):
+            recorder.add(traced)
+            for (k, _), one in sums.items():
+                one.update(traced.coefficients[k], traced.labels)
+        for k in iterations:
+            observations = Observations(*recorder.result(k), k)
+            for name, filters in filtered.items():
+                try:
+                    masks[k, name], report = apply_filters(filters, observations)
+                except ValueError as error:
+                    skipped[k, name] = str(error)
+                    continue
+                sums[k, name] = MasterAccumulator.for_model(model, k)
+                sums[k, name].filters = report
+    if masks:
+        seen = 0
+        for traced in trace(model, source(), max(iterations), observe):
+            for (k, name), mask in masks.items():
+                chosen = torch.from_numpy(mask[seen : seen + len(traced.labels)])
+                coefficients = traced.coefficients[k]
+                sums[k, name].update(coefficients[chosen.to(coefficients.device)], traced.labels[chosen])
+            seen += len(traced.labels)
+    return Sweep(sums, skipped)

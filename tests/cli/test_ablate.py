@@ -1,0 +1,63 @@
+"""The table of all ways of building the matrix, from the command line."""
+
+import json
+
+import pytest
+from tests.cli.test_method import SMALL, images, invoke  # noqa: F401 (a fixture)
+
+
+@pytest.fixture
+def run(images, tmp_path):  # noqa: F811
+    folder = tmp_path / "run"
+    invoke("train", "--data", images, "--out", folder, "--validation", 6, *SMALL)
+    return folder
+
+
+def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
+    done = invoke("ablate", run, "--filter", "none", "--filter", "similarity", "--filter", "correct+kmeans")
+    assert "Best on the held-out images:" in done.stdout
+    assert (run / "ablation.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads((run / "ablation.json").read_text())
+    made = {(t["filter"], t["method"], t["iteration"]) for t in found["trials"]}
+    skipped = [line.split(",")[0] for line in found["skipped"]]
+    names = {"none", "similarity", "correct+kmeans"} - set(skipped)
+    assert made == {(f, m, k) for f in names for m in ("containers", "columns", "pooled") for k in (2, 3, 4)}
+    assert found["images"] == {"validation": 6, "test": 9}
+    for trial in found["trials"]:
+        if (trial["filter"], trial["iteration"]) not in {("none", 4), ("similarity", 3)}:
+            continue
+        options = ["--filter", trial["filter"], "--method", trial["method"]]
+        options += ["--iteration", "after" if trial["iteration"] == 4 else trial["iteration"]]
+        invoke("accumulate", run, *options, "--out", tmp_path / "m.st")
+        one = json.loads(invoke("evaluate", run, "--master", tmp_path / "m.st", "--json").stdout)
+        assert one["variants"]["fast"]["accuracy"] == trial["test"]["accuracy"]
+        assert one["variants"]["dynamic"]["accuracy"] == found["dynamic"]["test"]
+        assert one["variants"]["uniform"]["accuracy"] == found["uniform"]["test"]["accuracy"]
+        assert sum(one["master"]["counts"]) == trial["images"]
+    best = max(found["trials"] + [found["uniform"]], key=lambda t: t["validation"]["accuracy"])
+    assert found["best"]["validation"]["accuracy"] == best["validation"]["accuracy"]
+
+
+def test_without_held_out_images_nothing_is_chosen(images, tmp_path):  # noqa: F811
+    run, out = tmp_path / "run", tmp_path / "out"
+    invoke("train", "--data", images, "--out", run, *SMALL)
+    options = ["--filter", "none", "--iteration", 1, "--method", "pooled", "--limit", 24]
+    done = invoke("ablate", run, *options, "--out", out, "--result", tmp_path / "results" / "one.json")
+    assert "held out no images, so none of these is chosen: train with --validation" in done.stdout
+    found = json.loads((out / "ablation.json").read_text())
+    assert json.loads((tmp_path / "results" / "one.json").read_text()) == found
+    assert found["best"] is None
+    (only,) = found["trials"]
+    assert only["test"] == found["uniform"]["test"]  # the first iteration's are all ones
+    assert not (run / "ablation.json").exists()
+
+
+def test_wrong_use(run):
+    for options, message in (
+        (["--filter", "some"], "--filter some: expected none, correct, similarity, kmeans, em, or several of these"),
+        (["--iteration", "7"], "--iteration 7: expected a whole number from 1 to 3, or after"),
+        (["--method", "mean"], "--method mean: expected one of containers, columns, pooled"),
+    ):
+        assert message in " ".join(invoke("ablate", run, *options, code=2).stderr.replace("│", "").split())
+    refused = invoke("ablate", "mnist", code=1)
+    assert "mnist comes with fastcaps and is not written to: say where with --out" in refused.stderr

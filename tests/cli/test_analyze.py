@@ -1,0 +1,215 @@
+"""``fastcaps analyze`` on a tiny run: what it writes, what it uses again, and the page in a real browser."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fastcaps.cli import app
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+FIGURES = {
+    *("architecture", "image_correlations", "class_correlations", "coefficients", "procedure", "master_matrix"),
+    *("positions", "types", "master_correlations", "examples", "tuning", "confusion", "dimensions"),
+    "strongest_dimensions",
+}
+
+
+def invoke(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def train(images: Path, out: Path, *options: str) -> Path:
+    invoke(
+        *("train", "--data", images, "--out", out, "--epochs", 3, "--batch-size", 4, "--warmup", 2, "--threads", 1),
+        *("--network", "stem_channels=8", "--network", "capsule_types=2", "--network", "decoder=[16]"),
+        *("--network", "stem_kernel=5", "--network", "primary_kernel=5", *options),
+    )
+    invoke("accumulate", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A Max-Min run on three classes of 20×16 colour images, one with a name that needs escaping, and a softmax run."""
+    folder = tmp_path_factory.mktemp("analyze")
+    random = np.random.default_rng(0)
+    for part, count in (("train", 8), ("test", 5)):
+        for number, name in enumerate(("apple", "leaf & <stalk>", "sky")):
+            place = folder / "photos" / part / name
+            place.mkdir(parents=True)
+            for k in range(count):
+                pixels = random.integers(0, 120, (20, 16, 3))
+                pixels[..., number] += 120
+                Image.fromarray(pixels.astype(np.uint8)).save(place / f"{k}.png")
+    return (
+        train(folder / "photos", folder / "run"),
+        train(folder / "photos", folder / "softmax", "--normalization", "softmax"),
+    )
+
+
+@pytest.fixture(scope="module")
+def report(runs):
+    """The report of the Max-Min run beside the softmax run."""
+    invoke("analyze", runs[0], "--compare", runs[1])
+    return runs[0] / "report"
+
+
+def found_at(numbers: Any, path: str) -> Any:
+    for step in path.split("/"):
+        numbers = numbers[int(step)] if isinstance(numbers, list) else numbers[step]
+    return numbers
+
+
+def assert_numbers(shown: list[tuple[str, str, str, str]], numbers: dict[str, Any]) -> None:
+    """Numbers on a page, as value, path, format and text, are those of ``analysis.json``."""
+    assert len(shown) > 60
+    for value, path, form, text in shown:
+        expected = found_at(numbers, path)
+        assert float(value) == expected, path
+        assert text == format(expected, form).replace("-", "−"), path
+
+
+class Numbers(HTMLParser):
+    """Collects the data elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[list[str]] = []
+        self.inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "data":
+            given = dict(attrs)
+            self.found.append([given["value"] or "", given["data-path"] or "", given["data-format"] or "", ""])
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "data"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.found[-1][3] += data
+
+
+def test_the_page_shows_the_numbers_of_the_file(report):
+    numbers = json.loads((report / "analysis.json").read_text())
+    page = (report / "index.html").read_text()
+    parser = Numbers()
+    parser.feed(page)
+    assert_numbers([(value, path, form, text) for value, path, form, text in parser.found], numbers)
+    assert "leaf &amp; &lt;stalk&gt;" in page
+    assert "leaf & <stalk>" not in page
+    evaluation = json.loads((report.parent / "evaluation.json").read_text())
+    assert numbers["evaluation"] == evaluation
+    assert (numbers["training"]["images"], numbers["disagreements"]["test_images"]) == (24, 15)
+    assert np.array(numbers["master"]["values"]).shape == (numbers["network"]["lower_capsules"], 3)
+    assert numbers["compared"]["normalization"] == "softmax"
+    assert numbers["compared"]["start"] == pytest.approx(1 / 3, abs=1e-6)
+    assert numbers["disagreements"]["changed"] == evaluation["variants"]["fast"]["against_dynamic"]["changed"]
+    assert numbers["disagreements"]["gained"] == evaluation["variants"]["fast"]["against_dynamic"]["gained"]
+
+
+def test_a_second_time_uses_what_is_still_valid(report, runs):
+    before = json.loads((report / "analysis.json").read_text())
+    again = invoke("analyze", runs[0], "--compare", runs[1], "--sort-by-class", "--example", 7, "--json")
+    for file in ("report/cache/training.safetensors", "report/cache/test.safetensors", "evaluation.json"):
+        assert f"used again from {runs[0] / file} (same weights, images and settings)" in again.stderr
+    assert "used again from" in again.stderr
+    assert "training images ━" not in again.stderr
+    numbers = json.loads(again.stdout)
+    for same in ("class_correlations", "master_correlations", "coefficients", "compared", "tuning", "evaluation"):
+        assert numbers[same] == before[same]
+    assert numbers["first_images"]["labels"] == sorted(before["first_images"]["labels"])
+    assert numbers["first_images"]["within"] == pytest.approx(before["first_images"]["within"], abs=1e-6)
+    assert [image["test_image"] for image in numbers["examples"]["images"]] == [7]
+    # Other weights, and nothing is valid any more.
+    other = runs[0].parent / "other"
+    shutil.copytree(runs[1], other)
+    shutil.copytree(report, other / "report")
+    shutil.copy(runs[0] / "evaluation.json", other / "evaluation.json")
+    assert "used again" not in invoke("analyze", other).stderr
+
+
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_figures_as_files(report, runs, tmp_path, kind, start):
+    invoke(
+        "analyze", runs[0], "--out", tmp_path, "--limit", 9, "--figures", kind, "--figures-to", tmp_path / "for paper"
+    )
+    written = {path.stem: path for path in (tmp_path / "for paper").iterdir()}
+    assert set(written) - {"disagreements"} == FIGURES
+    assert all(path.suffix == f".{kind}" and path.read_bytes().startswith(start) for path in written.values())
+    numbers = json.loads((tmp_path / "analysis.json").read_text())
+    assert (numbers["training"]["images"], numbers["evaluation"]["images"], numbers["settings"]["limit"]) == (9, 9, 9)
+    assert "A trial with the first" in (tmp_path / "index.html").read_text()
+    assert json.loads((report.parent / "evaluation.json").read_text())["images"] == 15
+
+
+def test_errors(runs, tmp_path):
+    shipped = invoke("analyze", "mnist", code=1).stderr
+    assert shipped == "error: mnist comes with fastcaps and is not written to: say where with --out\n"
+    for options in (["--limit", 5], ["--master", runs[0] / "master.safetensors"]):
+        trial = invoke("analyze", runs[0], *options, code=1).stderr
+        assert "made with --limit or --master is not the run's own report: say where with --out" in trial
+    wrong = invoke("analyze", runs[0], "--out", tmp_path, "--example", 15, code=1).stderr
+    assert "examples are 15, expected numbers of test images from 0 to 14" in wrong
+    assert not (tmp_path / "index.html").exists()
+    assert "gif" in invoke("analyze", runs[0], "--figures", "gif", code=2).stderr
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_in_a_real_browser(report, width, scheme):
+    from playwright.sync_api import sync_playwright
+
+    numbers = json.loads((report / "analysis.json").read_text())
+    page_file = report / "index.html"
+    requests: list[str] = []
+    troubles: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
+        )
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url[:80]}"))
+        page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.goto(page_file.as_uri())
+        pictures = page.eval_on_selector_all(
+            "img", "all => all.map(i => [i.closest('figure').id, i.complete && i.naturalWidth, i.clientWidth, i.alt])"
+        )
+        shown = page.eval_on_selector_all(
+            "data", "all => all.map(d => [d.value, d.dataset.path, d.dataset.format, d.textContent])"
+        )
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        cards = page.eval_on_selector_all(".picture", "all => all.map(p => getComputedStyle(p).backgroundColor)")
+        targets = page.eval_on_selector_all("nav a", "all => all.map(a => document.querySelector(a.hash) !== null)")
+        browser.close()
+    assert troubles == []
+    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
+    assert [url for url in requests if url.startswith("file")] == [page_file.as_uri()]
+    assert {name for name, *_ in pictures} - {"disagreements"} == FIGURES
+    for name, natural, displayed, alt in pictures:
+        assert natural > 500, name
+        assert displayed > 200, name
+        assert len(alt) > 20, name
+    assert_numbers(shown, numbers)
+    # The page itself never scrolls sideways, only figures and tables in their own boxes; figures stay on white.
+    assert overflow == 0
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    assert set(cards) == {"rgb(255, 255, 255)"}
+    assert targets
+    assert all(targets)

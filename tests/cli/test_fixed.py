@@ -1,0 +1,109 @@
+"""Training with master coefficients from the command line."""
+
+import json
+
+import pytest
+import torch
+from tests.cli.test_method import SMALL, images, invoke  # noqa: F401 (a fixture)
+
+from fastcaps import CapsNet, FastCapsNet, MasterCoefficients
+from fastcaps.nn.pretrained import weights_hash
+
+GO_ON = ["--epochs", "2", "--batch-size", "8", "--threads", "1"]
+
+
+@pytest.fixture
+def run(images, tmp_path):  # noqa: F811
+    """A run that holds out six images, with its coefficients."""
+    folder = tmp_path / "run"
+    invoke("train", "--data", images, "--out", folder, "--validation", 6, *SMALL)
+    invoke("accumulate", folder)
+    return folder
+
+
+def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
+    out = tmp_path / "fixed"
+    master = run / "master.safetensors"
+    trained = invoke("train", "--init", run, "--master", master, "--out", out, "--test-every", 1, *GO_ON)
+    assert f"next: fastcaps evaluate {out}" in trained.stderr
+    about = json.loads((out / "run.json").read_text())
+    assert about["init"] == {"run": str(run), "weights": weights_hash(CapsNet.from_pretrained(run))}
+    assert about["data"]["validation"] == 6
+    assert (about["settings"]["learning_rate"], about["settings"]["warmup"]) == (2e-4, 0)
+    assert about["master"]["counts"] == [6, 6, 6]
+    kept = MasterCoefficients.load(out / "master.safetensors")
+    assert (kept.values == MasterCoefficients.load(master).values).all()
+    found = json.loads(invoke("evaluate", out, "--json", "--result", tmp_path / "one.json").stdout)
+    result = json.loads((tmp_path / "one.json").read_text())
+    assert result["evaluation"]["variants"] == found["variants"]
+    assert (result["init"], len(result["metrics"]), result["machine"]["cores"] > 0) == (about["init"], 2, True)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    best = max(rows, key=lambda row: row["validation_accuracy"])
+    assert found["variants"]["fast"]["accuracy"] == best["test_accuracy"]
+    batch = torch.rand(2, 3, 40, 32)
+    expected = CapsNet.from_pretrained(out)(batch, fixed=kept.values).lengths
+    torch.testing.assert_close(FastCapsNet.from_pretrained(out / "fast")(batch).lengths, expected)
+    refused = invoke("accumulate", out, code=1)
+    assert f"{out} was trained with fixed coefficients, which {out}/master.safetensors holds" in refused.stderr
+    invoke("accumulate", out, "--out", tmp_path / "others.safetensors")
+
+
+def test_going_on_dynamically_is_the_control(run, tmp_path):
+    trained = invoke("train", "--init", run, "--out", tmp_path / "more", *GO_ON)
+    assert "next: fastcaps accumulate" in trained.stderr
+    rows = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["routing"] for row in rows] == ["dynamic", "dynamic"]
+    # The weights go on from the run's, they don't start again.
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+    assert abs(rows[0]["loss"] - last["loss"]) < abs(rows[0]["loss"] - first["loss"])
+
+
+def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_path):  # noqa: F811
+    invoke("train", "--data", images, "--master", "uniform", "--out", tmp_path / "ones", *SMALL)
+    assert (MasterCoefficients.load(tmp_path / "ones" / "master.safetensors").values == 1).all()
+    found = json.loads(invoke("evaluate", tmp_path / "ones", "--json").stdout)
+    assert found["variants"]["fast"]["confusion"] == found["variants"]["uniform"]["confusion"]
+    options = ["--dynamic-epochs", 1, "--dynamic-fraction", 0.5, "--refresh", 1, "--afresh"]
+    done = invoke("train", "--data", images, "--out", tmp_path / "both", *options, *SMALL, "--epochs", 3, "--json")
+    assert [row["routing"] for row in json.loads(done.stdout)["history"]] == ["dynamic", "fixed", "fixed"]
+    assert "both accumulating for epoch 2/3 batch 2/2" in done.stderr
+    settings = json.loads((tmp_path / "both" / "run.json").read_text())["settings"]
+    assert (settings["dynamic_epochs"], settings["dynamic_fraction"], settings["afresh"]) == (1, 0.5, True)
+
+
+def test_images_held_out_once_stay_held_out(run, images, tmp_path):  # noqa: F811
+    out = tmp_path / "x"
+    for options, words in (
+        (["--seed", 1], "this run would hold out 6 with seed 1"),
+        (["--validation", 3], "this run would hold out 3 with seed 0"),
+        (["--validation", 0], "this run would hold out none with seed 0"),
+    ):
+        refused = invoke("train", "--init", run, "--out", out, *options, *GO_ON, code=1)
+        assert f"{run} held out 6 images with seed 0, {words}" in refused.stderr
+    invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
+    refused = invoke("train", "--init", tmp_path / "all", "--validation", 3, "--out", out, *GO_ON, code=1)
+    assert "held out no images with seed 0, this run would hold out 3 with seed 0" in refused.stderr
+    assert not out.exists()
+
+
+def test_what_does_not_go_together(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for arguments, message in (
+        (["train", "--out", "x"], "give --data, or --init with a run whose data to use"),
+        (["train", "--init", run, "--out", "x", "--iterations", 2], "--iterations: with --init the network is"),
+        (["train", "--init", run, "--out", "x", "--network", "decoder=[8]"], "--network: with --init the network is"),
+    ):
+        assert message in " ".join(invoke(*arguments, code=2).stderr.replace("│", "").split())
+    for arguments, message in (
+        (["train", "--init", "nowhere", "--out", "x"], "nowhere is no run: it has no run.json"),
+        (["train", "--data", "digits", "--master", "none", "--out", "x"], "none does not exist: expected a file of"),
+        (
+            ["train", "--data", "digits", "--master", run / "master.safetensors", "--out", "x"],
+            "×3 capsules, this model has",
+        ),
+        (["train", "--init", run, "--out", "x", "--refresh", 1], "only fixed coefficients are refreshed"),
+    ):
+        assert message in invoke(*arguments, code=1).stderr
+    assert sorted(tmp_path.iterdir()) == before

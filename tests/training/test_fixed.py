@@ -1,0 +1,247 @@
+"""Training with fixed coefficients: from a file, from dynamic epochs, refreshed; the fold is the trained network."""
+
+import pytest
+import safetensors.torch
+import torch
+from tests.training.conftest import make_data
+from tests.training.test_trainer import Killed, same, weights
+
+from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
+from fastcaps.data import batches
+from fastcaps.master.uniform import uniform_coefficients
+from fastcaps.nn.pretrained import weights_hash
+from fastcaps.training import Report, Run, Trainer, TrainSettings
+from fastcaps.training.trainer import count_correct
+
+
+def trainer(data, config, out, observe=lambda report: None, master=None, **changes):
+    settings = TrainSettings(**({"epochs": 4, "batch_size": 16, "warmup": 5, "learning_rate": 3e-3} | changes))
+    torch.manual_seed(settings.seed)
+    return Trainer(CapsNet(config), data, settings, out, master=master, observe=observe)
+
+
+def routed(history):
+    return [row["routing"] for row in history]
+
+
+def check_result(run, data, history):
+    """The folder holds the coefficients, the folded network and its sibling, and they belong together."""
+    model, master = run.model(), run.master()
+    fast = FastCapsNet.from_pretrained(run.fast_folder)
+    assert master.model_hash == weights_hash(model)
+    assert master.provenance["trained_with"] is True
+    assert run.about["fixed_coefficients"] is True
+    images = torch.rand(5, 1, 12, 12)
+    expected = model(images, fixed=master.values)
+    torch.testing.assert_close(fast(images).capsules, expected.capsules, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(model(images).capsules, expected.capsules, atol=1e-3)
+    right = count_correct(fast, data.test, data.augmentation.test_view)
+    assert right / len(data.test) == history[-1]["test_accuracy"]
+
+
+def test_a_new_network_with_coefficients_from_a_file(data, config, tmp_path):
+    torch.manual_seed(5)
+    other = CapsNet(config)
+    master = accumulate(other, batches(data.train, 16, view=data.augmentation.test_view))
+    fixed = trainer(data, config, tmp_path, master=master, epochs=40, test_every=40)
+    fixed.model.routing.draw_for(master.values)
+    history = fixed.fit()
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+    assert history[-1]["test_accuracy"] > 0.8
+    assert set(routed(history)) == {"fixed"}
+    run = Run.open(tmp_path)
+    check_result(run, data, history)
+    assert run.master().provenance["accumulated_with"] == weights_hash(other)
+    torch.testing.assert_close(run.master().values, master.values, rtol=0, atol=0)
+
+
+def test_fixed_ones_are_one_iteration_of_routing(data, config, tmp_path):
+    """Training with uniform coefficients is training with a single iteration: the same loss at every epoch."""
+    uniform = uniform_coefficients(config)
+    assert (uniform.values == 1).all()
+    assert uniform.iteration == 1
+    fixed = trainer(data, config, tmp_path / "fixed", master=uniform)
+    single = trainer(data, config, tmp_path / "single")
+    single.model.routing.iterations = 1
+    single.model.load_state_dict(fixed.model.state_dict())
+    for one, other in zip(fixed.fit(), single.fit(), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_softmax_networks_start_at_an_equal_share(config):
+    from dataclasses import replace
+
+    uniform = uniform_coefficients(replace(config, normalization="softmax"))
+    torch.testing.assert_close(uniform.values, torch.full_like(uniform.values, 1 / 3))
+
+
+def test_dynamic_epochs_then_fixed(data, config, tmp_path):
+    reports: list[Report] = []
+    run = trainer(data, config, tmp_path, reports.append, epochs=10, dynamic_epochs=4, test_every=10)
+    history = run.fit()
+    assert routed(history) == ["dynamic"] * 4 + ["fixed"] * 6
+    assert history[-1]["loss"] < min(0.6 * history[0]["loss"], history[4]["loss"])
+    check_result(Run.open(tmp_path), data, history)
+    accumulating = [report for report in reports if report.task == "accumulating"]
+    assert [(report.epoch, report.step, report.steps) for report in accumulating] == [(5, k, 3) for k in (1, 2, 3)]
+    assert Run.open(tmp_path).master().counts.tolist() == [16, 16, 16]
+    assert Run.open(tmp_path).master().provenance["epoch"] == 4
+
+
+def test_dynamic_epochs_on_a_part_of_the_images(data, config, tmp_path):
+    run = trainer(data, config, tmp_path, epochs=3, dynamic_epochs=2, dynamic_fraction=0.5)
+    seen: list[int] = []
+    run.observe = lambda report: seen.append(report.steps)
+    history = run.fit()
+    assert [run.steps(epoch) for epoch in range(3)] == [2, 2, 3]
+    assert seen == [2, 2, 2, 2, 2, 2, 3, 3, 3]  # two epochs of two steps, an accumulation of two, an epoch of three
+    assert Run.open(tmp_path).master().counts.tolist() == [8, 8, 8]
+    rates = [row["learning_rate"] for row in history]
+    assert rates[-1] == pytest.approx(3e-3 * 0.02)
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_path):
+    trainer(data, config, tmp_path / "both", epochs=5, dynamic_epochs=2, afresh=True).fit()
+    trainer(data, config, tmp_path / "dynamic", epochs=2).fit()
+    dynamic = Run.open(tmp_path / "dynamic").model()
+    master = accumulate(dynamic, batches(data.train, 16, view=data.augmentation.test_view))
+    torch.testing.assert_close(Run.open(tmp_path / "both").master().values, master.values, rtol=0, atol=0)
+    # Epochs are numbered on, so order and augmentation are those of epochs 3 to 5: compare the first step's rate, and
+    # that the weights have forgotten the dynamic epochs.
+    again = trainer(data, config, tmp_path / "again", epochs=5, dynamic_epochs=2, afresh=True)
+    again.progress.epoch = 2
+    fresh = trainer(data, config, tmp_path / "fresh", epochs=3)
+    assert [again._rate(step) for step in range(3)] == [fresh._rate(step) for step in range(3)]
+    again.model.routing.weight.data.zero_()
+    again.master = master
+    again._start_afresh()
+    torch.manual_seed(0)
+    new = CapsNet(config)
+    new.routing.draw_for(master.values)
+    assert same(again.model.state_dict(), new.state_dict())
+    assert not again.optimizer.state
+
+
+def test_coefficients_are_refreshed(data, config, tmp_path):
+    epochs: list[int] = []
+
+    def note(report):
+        if report.task == "accumulating" and report.step == 1:
+            epochs.append(report.epoch)
+
+    run = trainer(data, config, tmp_path, note, epochs=7, dynamic_epochs=2, refresh=2, test_every=7)
+    history = run.fit()
+    assert epochs == [3, 5, 7]
+    check_result(Run.open(tmp_path), data, history)
+    assert Run.open(tmp_path).master().provenance["epoch"] == 6
+
+
+def test_with_a_validation_split_weights_and_coefficients_of_the_best_epoch_are_kept(data, config, tmp_path):
+    run = trainer(data, config, tmp_path, epochs=6, dynamic_epochs=2, refresh=1, validation=12)
+    history = run.fit()
+    best = max(history[2:], key=lambda row: row["validation_accuracy"])
+    assert run.progress.best == best
+    fast = FastCapsNet.from_pretrained(tmp_path / "fast")
+    assert count_correct(fast, run.validation, data.augmentation.test_view) / 12 == best["validation_accuracy"]
+    kept = MasterCoefficients.load(tmp_path / "best" / "master.safetensors")
+    assert kept.provenance["epoch"] == best["epoch"] - 1
+    torch.testing.assert_close(Run.open(tmp_path).master().values, kept.values, rtol=0, atol=0)
+    assert int(kept.counts.sum()) == 36
+
+
+@pytest.mark.parametrize("changes", [{}, {"afresh": True}, {"refresh": 1}])
+@pytest.mark.parametrize("kill", range(1, 16, 2))
+def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, kill, changes):
+    options = {"epochs": 3, "dynamic_epochs": 1, "validation": 12, **changes}
+    trainer(data, config, tmp_path / "whole", **options).fit()
+    seen = 0
+
+    def die(report):
+        nonlocal seen
+        seen += 1
+        if seen == kill:
+            raise Killed
+
+    try:
+        trainer(data, config, tmp_path / "cut", die, **options).fit()
+    except Killed:
+        trainer(data, config, tmp_path / "cut", **options).fit(resume=True)
+    else:
+        assert kill > 12
+    for part in ("model", "best", "fast"):
+        assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
+    assert same(*(safetensors.torch.load_file(tmp_path / name / "master.safetensors") for name in ("whole", "cut")))
+
+
+@pytest.mark.parametrize("call", range(1, 9))
+def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypatch, call):
+    options = {"epochs": 3, "dynamic_epochs": 1, "refresh": 1, "validation": 12}
+    trainer(data, config, tmp_path / "whole", **options).fit()
+    original, seen = MasterCoefficients.save, 0
+
+    def write(self, path):
+        nonlocal seen
+        seen += 1
+        if seen == call:
+            raise Killed
+        original(self, path)
+
+    monkeypatch.setattr(MasterCoefficients, "save", write)
+    try:
+        trainer(data, config, tmp_path / "cut", **options).fit()
+    except Killed:
+        monkeypatch.undo()
+        trainer(data, config, tmp_path / "cut", **options).fit(resume=True)
+    else:
+        assert call > 3
+    for part in ("model", "fast"):
+        assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
+
+
+def test_a_given_file_is_kept_and_resumed_with(data, config, tmp_path):
+    master = uniform_coefficients(config)
+    trainer(data, config, tmp_path / "whole", master=master).fit()
+
+    def die(report):
+        if (report.epoch, report.step) == (2, 2):
+            raise Killed
+
+    with pytest.raises(Killed):
+        trainer(data, config, tmp_path / "cut", die, master=master).fit()
+    assert (tmp_path / "cut" / "master.safetensors").is_file()
+    with pytest.raises(ValueError, match=r"is of another run \(master was [0-9a-f]{64}, now None\)"):
+        trainer(data, config, tmp_path / "cut").fit(resume=True)
+    trainer(data, config, tmp_path / "cut", master=master).fit(resume=True)
+    assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
+    first = Run.open(tmp_path / "cut").master().summary()
+    trainer(data, config, tmp_path / "cut", master=master).fit(resume=True)  # a finished one stays as it is
+    assert Run.open(tmp_path / "cut").master().summary() == first
+
+
+def test_what_does_not_go_together_is_refused(data, config, tmp_path):
+    master = uniform_coefficients(config)
+    with pytest.raises(ValueError, match="from the start has no dynamic_epochs: give one of them"):
+        trainer(data, config, tmp_path, master=master, dynamic_epochs=1)
+    with pytest.raises(ValueError, match="only fixed coefficients are refreshed: give master coefficients, or dynamic"):
+        trainer(data, config, tmp_path, refresh=1)
+    from dataclasses import replace
+
+    wider = uniform_coefficients(replace(config, capsule_types=8))
+    i = config.lower_capsules
+    with pytest.raises(ValueError, match=f"master coefficients are for {2 * i}×3 capsules, this model has {i}×3"):
+        trainer(data, config, tmp_path, master=wider)
+    with pytest.raises(ValueError, match="dynamic_fraction is 0, expected a part above 0, at most 1"):
+        TrainSettings(dynamic_fraction=0)
+    with pytest.raises(ValueError, match="dynamic_fraction and afresh are for runs with dynamic_epochs: give their"):
+        TrainSettings(afresh=True)
+    with pytest.raises(ValueError, match="dynamic_epochs is 4, expected a whole number from 1 to 3, less than all"):
+        TrainSettings(epochs=4, dynamic_epochs=4)
+    with pytest.raises(ValueError, match="refresh is -1, expected a whole number, at least 0"):
+        TrainSettings(refresh=-1)
+
+
+def test_dynamic_epochs_need_every_class(config, tmp_path):
+    data = make_data(train=6)
+    with pytest.raises(ValueError, match="no image of class 1, 2 was accumulated, of 3 classes"):
+        trainer(data, config, tmp_path, dynamic_epochs=1, dynamic_fraction=0.1).fit()
