@@ -87,6 +87,21 @@ def test_weights_in_another_file_deep_inside(model_file):
         checked(model.SerializeToString(), model_file)
 
 
+def test_graphs_within_graphs_without_end():
+    def field(number, content):
+        size, prefix = len(content), bytearray([number << 3 | 2])
+        while size > 127:
+            prefix.append(size & 127 | 128)
+            size >>= 7
+        return bytes(prefix) + bytes([size]) + content
+
+    graph = b""
+    for _ in range(2000):
+        graph = field(1, field(5, field(6, graph)))  # node, attribute, graph
+    with pytest.raises(ValueError, match="deep is no ONNX file, or damaged: it can't be read to its end"):
+        checked(field(2, b"fastcaps") + field(7, graph), "deep")
+
+
 def resealed(path, change):
     model = onnx.load(path)
     change(model)

@@ -71,12 +71,12 @@ def measured(
         for name, run in variants.items():
             if least:
                 run()
-            calls, start = 0, time.perf_counter()
-            while not calls or time.perf_counter() - start < least:
+            calls, elapsed, start = 0, 0.0, time.perf_counter()
+            while not calls or elapsed < least:
                 run()
-                calls += 1
+                calls, elapsed = calls + 1, time.perf_counter() - start
             if number >= 2:
-                found[name].append((time.perf_counter() - start) / calls)
+                found[name].append(elapsed / calls)
             observe(1)
     return {name: _summary(values) for name, values in found.items()}
 

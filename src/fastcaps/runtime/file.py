@@ -39,7 +39,7 @@ def checked(content: bytes, path: Path | str) -> bytes:
         producers = [value for field, value in _fields(memoryview(content)) if field == _PRODUCER_NAME]
         mine = _is(producers[0] if producers else 0, PRODUCER.encode())
         elsewhere = list(_locations(memoryview(content), "model")) if mine else []
-    except ValueError:
+    except (ValueError, RecursionError):  # graphs within graphs without end are nobody's network
         raise ValueError(
             f"{path} is no ONNX file, or damaged: it can't be read to its end ({len(content):,} bytes): "
             "copy it again, or make it with fastcaps export"
