@@ -192,7 +192,7 @@ def test_each_filter_sees_what_those_before_it_kept():
 
 def test_reasons_and_options_say_what_was_done():
     assert Correct(confidence=0.5).reason == "their label's capsule is not longer than all others by 0.5"
-    assert Similarity().reason == "their columns are less like their class's mean than the 0.95 that are kept (pearson)"
+    assert Similarity().reason == "their columns tell their class's mean from others less than the 0.95 kept (pearson)"
     assert Em().reason == KMeans().reason
     assert "at most 0.05 of it" in KMeans().reason
     assert dataclasses.asdict(Similarity())["kept"] == 0.95

@@ -39,6 +39,7 @@ class MasterCoefficients:
             update after its last; None when not known.
         filters: which images were left out: one entry a filter, in their order, as `apply_filters` reports it.
         model_hash: of the weights they were made with; None when not known.
+        trained_with: hash of the weights that were trained with these coefficients in place of routing, if any were.
         provenance: anything else worth knowing, as JSON.
     """
 
@@ -52,6 +53,7 @@ class MasterCoefficients:
     iteration: int | None = None
     filters: list[dict[str, Any]] = field(default_factory=list)
     model_hash: str | None = None
+    trained_with: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:

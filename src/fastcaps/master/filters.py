@@ -5,7 +5,7 @@ The paper takes all of them. It names two other ways, clustering and similarity;
 | filter | leaves out |
 |---|---|
 | `Correct` | images that dynamic routing gives another class, or its own too narrowly |
-| `Similarity` | images whose ground-truth column is least like their own class's mean, or too much like another's |
+| `Similarity` | images whose ground-truth column is not much more like their own class's mean than like another's |
 | `KMeans`, `Em` | images in outlying clusters of their class's ground-truth columns |
 
 The *outlying* clusters of a class are those whose centres lie farthest from the class's mean, taken from the outside
@@ -144,8 +144,8 @@ class Similarity:
 
     Attributes:
         measure: Pearson's correlation, the scalar product, or the cosine.
-        kept: the part of each class that is kept, the images most similar to their own class's mean; 0.95 when
-            neither this nor ``margin`` is given.
+        kept: the part of each class that is kept, the images whose similarity with their own class's mean exceeds that
+            with the most similar other class's by most; 0.95 when neither this nor ``margin`` is given.
         margin: instead, an image is kept when its similarity with its own class's mean minus that with the most
             similar other class's is at least this much.
     """
@@ -172,7 +172,7 @@ class Similarity:
         """What the others have in common."""
         if self.margin is None:
             return (
-                f"their columns are less like their class's mean than the {self.kept:g} that are kept ({self.measure})"
+                f"their columns tell their class's mean from others less than the {self.kept:g} kept ({self.measure})"
             )
         return f"their columns are not more like their class's mean than another's by {self.margin:g} ({self.measure})"
 
@@ -184,7 +184,7 @@ class Similarity:
         keep = np.zeros(len(observations), bool)
         for label in range(observations.classes):
             members = observations.of_class(label)
-            order = np.argsort(-own[members], kind="stable")
+            order = np.lexsort((-own[members], other[members] - own[members]))
             keep[members[order[: max(1, round(self.kept * len(members)))]]] = True
         return keep
 

@@ -60,10 +60,11 @@ def fold(model: CapsNet, master: "MasterCoefficients | Tensor", *, any_weights: 
         )
     provenance = {}
     if not isinstance(master, Tensor):
-        if not any_weights and master.model_hash not in (None, weights_hash(model)):
+        own = weights_hash(model)
+        if not any_weights and own != master.trained_with and master.model_hash not in (None, own):
             raise ValueError(
                 f"master coefficients were accumulated with other weights ({_short(master.model_hash)}) than "
-                f"this model's ({_short(weights_hash(model))}): accumulate them with this model, "
+                f"this model's ({_short(own)}): accumulate them with this model, "
                 "or pass any_weights=True"
             )
         provenance = {"master": master.summary()}

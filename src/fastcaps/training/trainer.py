@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -111,6 +111,12 @@ class Trainer:
             if master.values.shape != (i, j):
                 given = "×".join(str(size) for size in master.values.shape)
                 raise ValueError(f"master coefficients are for {given} capsules, this model has {i}×{j}")
+            if settings.refresh and master.filters:
+                names = ", ".join(entry["name"] for entry in master.filters)
+                raise ValueError(
+                    f"master coefficients that were filtered ({names}) are not refreshed: "
+                    "leave refresh out, or give some that were not"
+                )
         elif settings.refresh and settings.dynamic_epochs is None:
             raise ValueError("only fixed coefficients are refreshed: give master coefficients, or dynamic_epochs")
         self.model, self.data, self.settings = model, data, settings
@@ -232,6 +238,8 @@ class Trainer:
         self.master = accumulate(
             self.model,
             batches(images, size, view=self.data.augmentation.test_view),
+            iteration=self._iteration(),
+            method="containers" if self.master is None else self.master.method,
             observe=observe,
             provenance={"data": self.data.name, "data_fingerprint": self.data.fingerprint, "epoch": progress.epoch},
         )
@@ -244,6 +252,11 @@ class Trainer:
         # First the coefficients: a run that dies here makes them again from the old checkpoint's weights.
         self.master.save(self.run.master_file)
         self._save()
+
+    def _iteration(self) -> int | Literal["after"] | None:
+        """Of routing, whose coefficients are accumulated: the same as of those before."""
+        before = None if self.master is None else self.master.iteration
+        return "after" if before == self.model.config.iterations + 1 else before
 
     def _start_afresh(self) -> None:
         with torch.random.fork_rng():
@@ -355,7 +368,8 @@ class Trainer:
                 self.master.save(self.run.best_master_file)
         if self._writer is not None:
             for name, value in row.items():
-                self._writer.add_scalar(name, value, progress.epoch)
+                if not isinstance(value, str):
+                    self._writer.add_scalar(name, value, progress.epoch)
             self._writer.flush()
         self._save()
 
@@ -389,11 +403,7 @@ class Trainer:
         """Leave the coefficients with which the weights were trained, and both as one folded network."""
         master = self.master if self.validation is None else self.run.master(self.run.best_master_file)
         assert master is not None
-        self.master = replace(
-            master,
-            model_hash=weights_hash(self.model),
-            provenance={"accumulated_with": master.model_hash, **master.provenance, "trained_with": True},
-        )
+        self.master = replace(master, trained_with=weights_hash(self.model))
         self.master.save(self.run.master_file)
         fold(self.model, self.master).save_pretrained(self.run.fast_folder)
 
