@@ -40,6 +40,11 @@ def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["validation_accuracy"])
     assert found["variants"]["fast"]["accuracy"] == best["test_accuracy"]
+    assert set(found["variants"]) == {"dynamic", "fast", "uniform"}  # the containers are of other weights
+    held_out = json.loads(invoke("evaluate", out, "--part", "validation", "--json").stdout)
+    assert held_out["images"] == 6
+    assert held_out["variants"]["fast"]["accuracy"] == best["validation_accuracy"]
+    assert rows[-1]["loss"] < json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["loss"]
     batch = torch.rand(2, 3, 40, 32)
     expected = CapsNet.from_pretrained(out)(batch, fixed=kept.values).lengths
     torch.testing.assert_close(FastCapsNet.from_pretrained(out / "fast")(batch).lengths, expected)
@@ -75,15 +80,23 @@ def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_
 def test_images_held_out_once_stay_held_out(run, images, tmp_path):  # noqa: F811
     out = tmp_path / "x"
     for options, words in (
-        (["--seed", 1], "this run would hold out 6 with seed 1"),
-        (["--validation", 3], "this run would hold out 3 with seed 0"),
-        (["--validation", 0], "this run would hold out none with seed 0"),
+        (["--seed", 1], "with 6 images held out by seed 1"),
+        (["--validation", 3], "with 3 images held out by seed 0"),
+        (["--validation", 0.25], "with 0.25 of its images held out by seed 0"),
+        (["--validation", 0], "with no images held out"),
     ):
         refused = invoke("train", "--init", run, "--out", out, *options, *GO_ON, code=1)
-        assert f"{run} held out 6 images with seed 0, {words}" in refused.stderr
+        assert f"{run} was trained with 6 images held out by seed 0, this run would be {words}: some" in refused.stderr
+    master = ["--master", run / "master.safetensors"]
+    refused = invoke("train", "--data", images, *master, "--validation", 3, "--out", out, *SMALL, code=1)
+    words = (
+        "accumulated with 6 images held out by seed 0, this run would be with 3 images held out by seed 0: images that"
+    )
+    assert words in refused.stderr
+    invoke("train", "--data", images, *master, "--validation", 6, "--out", tmp_path / "same", *SMALL)
     invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
     refused = invoke("train", "--init", tmp_path / "all", "--validation", 3, "--out", out, *GO_ON, code=1)
-    assert "held out no images with seed 0, this run would hold out 3 with seed 0" in refused.stderr
+    assert "trained with no images held out, this run would be with 3 images held out by seed 0" in refused.stderr
     assert not out.exists()
 
 
@@ -94,11 +107,19 @@ def test_what_does_not_go_together(run, tmp_path, monkeypatch):
         (["train", "--out", "x"], "give --data, or --init with a run whose data to use"),
         (["train", "--init", run, "--out", "x", "--iterations", 2], "--iterations: with --init the network is"),
         (["train", "--init", run, "--out", "x", "--network", "decoder=[8]"], "--network: with --init the network is"),
+        (
+            ["train", "--init", run, "--out", "x", "--dynamic-epochs", 1, "--afresh"],
+            "--afresh: with --init the weights are a run's, leave one of them out",
+        ),
     ):
         assert message in " ".join(invoke(*arguments, code=2).stderr.replace("│", "").split())
     for arguments, message in (
         (["train", "--init", "nowhere", "--out", "x"], "nowhere is no run: it has no run.json"),
         (["train", "--data", "digits", "--master", "none", "--out", "x"], "none does not exist: expected a file of"),
+        (
+            ["train", "--data", "digits", "--master", run, "--out", "x"],
+            f"{run} is a folder, perhaps {run}/master.safetensors is meant: expected a file of master coefficients",
+        ),
         (
             ["train", "--data", "digits", "--master", run / "master.safetensors", "--out", "x"],
             "×3 capsules, this model has",

@@ -81,3 +81,18 @@ def test_one_pass_is_enough_without_filters(model, batches, tmp_path):
 def test_iterations_that_do_not_exist(model):
     with pytest.raises(ValueError, match="iteration is 5, expected 1 to 3, or 4 for the update after the last"):
         sweep(model, list, [2, 5], {"none": []})
+
+
+def test_both_passes_must_be_of_the_same_images_and_a_broken_filter_is_no_skipped_one(model, batches):
+    passes = iter([batches, batches[:-1]])
+    with pytest.raises(ValueError, match="the first pass had 60 images, the second 48: expected the same again"):
+        sweep(model, lambda: next(passes), [3], {"correct": [Correct()]})
+
+    class Broken:
+        name, reason, uses_columns = "broken", "", False
+
+        def keep(self, observations):
+            return observations.labels
+
+    with pytest.raises(ValueError, match="filter broken gave int64 of shape"):
+        sweep(model, lambda: batches, [3], {"broken": [Broken()]})

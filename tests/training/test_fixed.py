@@ -101,6 +101,9 @@ def test_dynamic_epochs_on_a_part_of_the_images(data, config, tmp_path):
 
 
 def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_path):
+    history = trainer(data, config, tmp_path / "long", epochs=14, dynamic_epochs=2, afresh=True, test_every=14).fit()
+    assert history[-1]["loss"] < 0.7 * history[2]["loss"]
+    check_result(Run.open(tmp_path / "long"), data, history)
     trainer(data, config, tmp_path / "both", epochs=5, dynamic_epochs=2, afresh=True).fit()
     trainer(data, config, tmp_path / "dynamic", epochs=2).fit()
     dynamic = Run.open(tmp_path / "dynamic").model()
@@ -132,8 +135,23 @@ def test_coefficients_are_refreshed(data, config, tmp_path):
     run = trainer(data, config, tmp_path, note, epochs=7, dynamic_epochs=2, refresh=2, test_every=7)
     history = run.fit()
     assert epochs == [3, 5, 7]
+    assert history[-1]["loss"] < 0.8 * history[0]["loss"]
     check_result(Run.open(tmp_path), data, history)
     assert Run.open(tmp_path).master().provenance["epoch"] == 6
+
+
+def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
+    torch.manual_seed(1)
+    images = list(batches(data.train, 16, view=data.augmentation.test_view))
+    given = accumulate(CapsNet(config), images, iteration="after", method="pooled")
+    run = trainer(data, config, tmp_path, master=given, epochs=2, refresh=1)
+    run.fit()
+    found = Run.open(tmp_path).master()
+    assert (found.method, found.iteration, found.provenance["epoch"]) == ("pooled", 4, 1)
+    assert not torch.allclose(found.values, given.values)
+    given.filters.append({"name": "correct"})
+    with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh out"):
+        trainer(data, config, tmp_path, master=given, epochs=2, refresh=1)
 
 
 def test_with_a_validation_split_weights_and_coefficients_of_the_best_epoch_are_kept(data, config, tmp_path):
@@ -241,6 +259,6 @@ def test_what_does_not_go_together_is_refused(data, config, tmp_path):
 
 
 def test_dynamic_epochs_need_every_class(config, tmp_path):
-    data = make_data(train=6)
-    with pytest.raises(ValueError, match="no image of class 1, 2 was accumulated, of 3 classes"):
-        trainer(data, config, tmp_path, dynamic_epochs=1, dynamic_fraction=0.1).fit()
+    message = "dynamic_fraction 0.1 of 6 images has none of class 1, 2, and every class is accumulated: take a larger"
+    with pytest.raises(ValueError, match=message):
+        trainer(make_data(train=6), config, tmp_path, dynamic_epochs=1, dynamic_fraction=0.1)

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +84,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def chosen(**options: Any) -> dict[str, Any]:
     """Only the options that were given."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def this_command() -> str:
+    """The command line, without the folder of the data, which is another elsewhere."""
+    from fastcaps.training.result import without_data_dir
+
+    return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))
 
 
 def set_up(device: str, threads: int | None) -> "torch.device":

@@ -1,7 +1,5 @@
 """``fastcaps ablate``: every way of building the master matrix in one table, beside no routing at all."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -19,6 +17,7 @@ from fastcaps.cli._common import (
     print_json,
     print_table,
     set_up,
+    this_command,
 )
 from fastcaps.shipped import is_shipped
 
@@ -66,7 +65,6 @@ def ablate(
     from fastcaps.analysis.figures import figure_bytes
     from fastcaps.master import Method
     from fastcaps.training import Run
-    from fastcaps.training.result import without_data_dir
     from fastcaps.training.trainer import versions
 
     opened = Run.open(run)
@@ -75,12 +73,13 @@ def ablate(
     chains = {name: _chain(name) for name in filters or ["none", "correct", "similarity", "kmeans", "em"]}
     target = set_up(device, threads)
     last = opened.model().config.iterations
-    numbers = [_number(text, last) for text in iterations or [*map(str, range(2, last + 1)), "after"]]
+    wanted = dict.fromkeys(iterations or [*map(str, range(2, last + 1)), "after"])
+    numbers = [_number(text, last) for text in wanted]
     ways = [_method(text) for text in dict.fromkeys(methods or get_args(Method))]
     trials = ablated(opened, target, chains, ways, numbers, limit, batch_size, data_dir)
     found: dict[str, Any] = {
         "run": str(run),
-        "command": without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]])),
+        "command": this_command(),
         "data": opened.about["data"]["name"],
         "iterations": last,
         "limit": limit,

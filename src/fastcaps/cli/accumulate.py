@@ -20,6 +20,7 @@ from fastcaps.cli._common import (
     print_json,
     print_table,
     set_up,
+    this_command,
 )
 from fastcaps.shipped import is_shipped
 
@@ -138,6 +139,7 @@ def accumulated(
     import fastcaps
     from fastcaps.data import batches
     from fastcaps.master import Observations, apply_filters
+    from fastcaps.training.run import training_provenance
 
     model = run.model().to(device)
     data = run.data(data_dir)
@@ -165,15 +167,14 @@ def accumulated(
             keep=keep,
             filters=report,
             observe=observe,
-            provenance={
-                "data": data.name,
-                "data_fingerprint": data.fingerprint,
-                "part": "train" if len(images) == len(data.train) else "train without validation",
-            },
+            provenance={**training_provenance(data, run.about["settings"]), "command": this_command()},
         )
+    master.save(out or run.master_file)
     if out is None:
         fastcaps.fold(model, master).save_pretrained(run.fast_folder)
-    master.save(out or run.master_file)
+        # What was measured with the coefficients before is no more about this run.
+        for path in run.evaluation_files:
+            path.unlink(missing_ok=True)
     return master
 
 

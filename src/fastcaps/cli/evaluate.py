@@ -18,6 +18,7 @@ from fastcaps.cli._common import (
     print_json,
     print_table,
     set_up,
+    this_command,
 )
 from fastcaps.shipped import is_shipped
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: RunArgument,
     master: Annotated[Path | None, typer.Option(help="Other coefficients than RUN/master.safetensors.")] = None,
-    part: Annotated[Literal["test", "train"], typer.Option(help="Which images.")] = "test",
+    part: Annotated[Literal["test", "train", "validation"], typer.Option(help="Which images.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
     out: Annotated[
@@ -96,13 +97,19 @@ def evaluated(
     coefficients = run.master(master)
     model = run.model().to(device)
     data = run.data(data_dir)
-    images = data.test if part == "test" else data.train
+    parts = {"test": data.test, "train": run.training_part(data), "validation": run.validation_part(data)}
+    images = parts[part]
+    if images is None:
+        raise ValueError(
+            f"{run.folder} held out no images for validation: train with --validation, or take another part"
+        )
     if limit is not None:
         images = images.subset(torch.arange(min(limit, len(images))))
     with counted("evaluating", len(images)) as observe:
         result = evaluate(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
     found: dict[str, Any] = {
         "run": str(run.folder),
+        "command": this_command(),
         "data": data.name,
         "generated": data.generated,
         "part": part,

@@ -91,6 +91,7 @@ def train(
     from fastcaps.nn import CapsNet
     from fastcaps.nn.pretrained import weights_hash
     from fastcaps.training import Run, Trainer, TrainSettings
+    from fastcaps.training.run import check_not_held_out
 
     target = set_up(device, threads)
     start = None
@@ -135,7 +136,10 @@ def train(
         changes = {**chosen(normalization=normalization, iterations=iterations), **_changes(network or [])}
         model = CapsNet(images.config(**changes)).to(target)
     else:
-        settings = TrainSettings.going_on(**{**start.held_out(images), **options})
+        if afresh:
+            raise typer.BadParameter("--afresh: with --init the weights are a run's, leave one of them out")
+        kept = TrainSettings.of_the_loss(start.about["settings"])
+        settings = TrainSettings.going_on(**{**kept, **start.held_out(images), **options})
         start.check_held_out(images, settings)
         model = start.model().float().to(target)
         about["init"] = {"run": str(init), "weights": weights_hash(model)}
@@ -144,6 +148,7 @@ def train(
     if master is not None:
         coefficients = uniform_coefficients(model.config) if master == "uniform" else MasterCoefficients.load(master)
         about["master"] = coefficients.summary()
+        check_not_held_out(coefficients, images, settings)
         if start is None:
             model.routing.draw_for(coefficients.values)
     with training_progress(out.name) as observe:

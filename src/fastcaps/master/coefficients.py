@@ -72,7 +72,8 @@ class MasterCoefficients:
         """Read what `save` wrote."""
         path = Path(path)
         if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist: expected a file of master coefficients")
+            what = f"is a folder, perhaps {path / 'master.safetensors'} is meant" if path.is_dir() else "does not exist"
+            raise FileNotFoundError(f"{path} {what}: expected a file of master coefficients")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}

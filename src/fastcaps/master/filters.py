@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from fastcaps._extras import require
 from fastcaps.master.accumulator import filter_words
-from fastcaps.master.observations import Observations
+from fastcaps.master.observations import NothingToFilterError, Observations
 
 Measure = Literal["pearson", "dot", "cosine"]
 
@@ -80,7 +80,7 @@ def apply_filters(
         seen, remaining = observations.counts, left.counts
         emptied = np.flatnonzero((seen > 0) & (remaining == 0))
         if len(emptied):
-            raise ValueError(
+            raise NothingToFilterError(
                 f"filter {filter_words(one.name, options)} keeps none of the {seen[emptied[0]]} images "
                 f"of class {emptied[0]}: "
                 "loosen its options, or leave it out"

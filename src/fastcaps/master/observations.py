@@ -27,6 +27,10 @@ _CHUNK_BYTES = 4 * 2**20
 _PIECE = 64
 
 
+class NothingToFilterError(ValueError):
+    """A filter has nothing to go by, or would leave nothing of a class."""
+
+
 @final
 class Observations:
     """The images that are left, and what is known of them.
@@ -139,10 +143,12 @@ class Observations:
 
     def _kept_columns(self) -> NDArray[np.floating]:
         if self._columns is None:
-            reason = "were not kept: collect them with columns=True"
             if self.iteration == 1:
-                reason = "are all equal at iteration 1: take a later iteration, or a filter that doesn't go by them"
-            raise ValueError(f"ground-truth columns {reason}")
+                raise NothingToFilterError(
+                    "ground-truth columns are all equal at iteration 1: take a later iteration, or a filter that "
+                    "doesn't go by them"
+                )
+            raise ValueError("ground-truth columns were not kept: collect them with columns=True")
         return self._columns
 
     def _chunks(

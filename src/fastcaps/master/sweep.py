@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastcaps.master.accumulator import MasterAccumulator
 from fastcaps.master.filters import Filter, apply_filters
-from fastcaps.master.observations import Observations, Recorder, trace
+from fastcaps.master.observations import NothingToFilterError, Observations, Recorder, trace
 from fastcaps.nn.capsnet import CapsNet
 
 
@@ -73,7 +73,7 @@ def sweep(
             for name, filters in filtered.items():
                 try:
                     masks[k, name], report = apply_filters(filters, observations)
-                except ValueError as error:
+                except NothingToFilterError as error:
                     skipped[k, name] = str(error)
                     continue
                 sums[k, name] = MasterAccumulator.for_model(model, k)
@@ -86,4 +86,7 @@ def sweep(
                 coefficients = traced.coefficients[k]
                 sums[k, name].update(coefficients[chosen.to(coefficients.device)], traced.labels[chosen])
             seen += len(traced.labels)
+        first = len(next(iter(masks.values())))
+        if seen != first:
+            raise ValueError(f"the first pass had {first} images, the second {seen}: expected the same again")
     return Sweep(sums, skipped)

@@ -92,6 +92,11 @@ class Run:
         """The master coefficients that are used unless others are named."""
         return self.folder / "master.safetensors"
 
+    @property
+    def evaluation_files(self) -> tuple[Path, Path]:
+        """What evaluating it left."""
+        return self.folder / "evaluation.json", self.folder / "confusion.png"
+
     @cached_property
     def about(self) -> dict[str, Any]:
         """What ``run.json`` says."""
@@ -150,9 +155,9 @@ class Run:
         ):
             own = self.about["settings"]
             raise ValueError(
-                f"{self.folder} held out {own['validation'] or 'no'} images with seed {own['seed']}, this run would "
-                f"hold out {settings.validation or 'none'} with seed {settings.seed}: some would be seen in one "
-                "and held out in the other, so leave --validation and --seed as they were"
+                f"{self.folder} was trained with {_held_out(own['validation'], own['seed'])}, this run would be with "
+                f"{_held_out(settings.validation, settings.seed)}: some images would be seen in one and held "
+                "out in the other, so leave --validation and --seed as they were"
             )
 
     def training_part(self, data: "DataSet") -> "Split":
@@ -184,3 +189,35 @@ class Run:
                 "bring the same images back"
             )
         return data
+
+
+def training_provenance(data: "DataSet", settings: dict[str, Any]) -> dict[str, Any]:
+    """What coefficients say of the training images they are from."""
+    return {
+        "data": data.name,
+        "data_fingerprint": data.fingerprint,
+        "part": "train without validation" if settings["validation"] else "train",
+        "validation": settings["validation"],
+        "seed": settings["seed"],
+    }
+
+
+def check_not_held_out(master: "MasterCoefficients", data: "DataSet", settings: "TrainSettings") -> None:
+    """Refuse coefficients in which images had a say that a run would hold out."""
+    about = master.provenance
+    if not settings.validation or about.get("data_fingerprint") != data.fingerprint:
+        return
+    made = (about.get("validation") or 0, about.get("seed"))
+    if made != (settings.validation, settings.seed):
+        raise ValueError(
+            f"the coefficients were accumulated with {_held_out(*made)}, this run would be with "
+            f"{_held_out(settings.validation, settings.seed)}: images that it holds out would have had a say in them: "
+            "accumulate with a run that holds out the same"
+        )
+
+
+def _held_out(validation: float, seed: int | None) -> str:
+    if not validation:
+        return "no images held out"
+    words = f"{validation:g} of its images" if validation < 1 else f"{validation} images"
+    return f"{words} held out by seed {seed}"

@@ -109,6 +109,12 @@ class TrainSettings:
         """The defaults for going on from trained weights: few epochs at a small learning rate."""
         return cls(**({"epochs": 2, "learning_rate": 2e-4, "warmup": 0} | changes))
 
+    @staticmethod
+    def of_the_loss(settings: dict[str, Any]) -> dict[str, Any]:
+        """Of a run's settings those that say what is learned, and from how many images at a time."""
+        names = ("batch_size", "reconstruction_weight", "positive_margin", "negative_margin", "negative_weight")
+        return {name: settings[name] for name in names}
+
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""
         warmup = min(self.warmup, steps // 3)

@@ -33,7 +33,7 @@ from fastcaps.nn import CapsNet, CapsuleNetwork, fold
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import checkpoint
 from fastcaps.training.checkpoint import Progress
-from fastcaps.training.run import Run
+from fastcaps.training.run import Run, training_provenance
 from fastcaps.training.settings import TrainSettings
 
 # Capsules whose mean length stays above this for so many steps have no slope left to learn on.
@@ -132,13 +132,19 @@ class Trainer:
             count = max(1, round(settings.dynamic_fraction * len(self.train)))
             _, part = stratified(self.train.labels.numpy(), count, settings.seed)
             self.dynamic_train = self.train.subset(torch.from_numpy(part))
+            missing = sorted(set(self.train.labels.tolist()) - set(self.dynamic_train.labels.tolist()))
+            if missing:
+                raise ValueError(
+                    f"dynamic_fraction {settings.dynamic_fraction:g} of {len(self.train)} images has none of class "
+                    f"{', '.join(map(str, missing))}, and every class is accumulated: take a larger part"
+                )
         self.dynamic_epochs = settings.epochs if settings.dynamic_epochs is None else settings.dynamic_epochs
         if master is not None:
             self.dynamic_epochs = 0
         self._given = None if master is None else _hash(master)
         self.progress = Progress()
         self.observe = observe
-        self._about = about or {}
+        self._about = dict(about or {})
         self._tensorboard = tensorboard
         self._writer: Any = None
         self._speed = 0.0
@@ -186,6 +192,10 @@ class Trainer:
             One entry for each epoch: loss, accuracy, validation and test accuracy where measured, learning rate, time.
         """
         if resume:
+            if self.run.about_file.is_file() and "command" in self.run.about:
+                self._about["command"] = self.run.about[
+                    "command"
+                ]  # the one that makes the run, not the one that goes on
             self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self.optimizer, self.identity)
             if self.progress.accumulated is not None:
                 self.master = self.run.master()
@@ -241,7 +251,7 @@ class Trainer:
             iteration=self._iteration(),
             method="containers" if self.master is None else self.master.method,
             observe=observe,
-            provenance={"data": self.data.name, "data_fingerprint": self.data.fingerprint, "epoch": progress.epoch},
+            provenance={**training_provenance(self.data, self.settings.to_dict()), "epoch": progress.epoch},
         )
         if progress.epoch == self.dynamic_epochs:
             # What dynamic routing did best is no measure for what follows.
