@@ -12,7 +12,8 @@
 | | train | with fixed coefficients: those it was trained with |
 | ``fast/`` | accumulate, train | ``model/`` with ``master.safetensors`` folded in |
 | ``evaluation.json``, ``confusion.png`` | evaluate | what was measured |
-| ``report/`` | demo | a page about it |
+| ``ablation.json``, ``ablation.png`` | ablate | every way of building the matrix |
+| ``report/`` | analyze, demo | a page about it |
 """
 
 import json
