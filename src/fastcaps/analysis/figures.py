@@ -668,7 +668,7 @@ def _write_cells(panel: Axes, texts: NDArray[np.str_], light: NDArray[np.bool_])
         return
     for (row, column), text in _cells(texts):
         colour = "white" if light[row, column] else _INK
-        panel.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
+        panel.text(column, row, text, ha="center", va="center", fontsize=7.5 if len(texts) <= 12 else 6, color=colour)
 
 
 def _cells(texts: NDArray[np.str_]) -> Iterator[tuple[tuple[int, int], str]]:

@@ -33,7 +33,8 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 th { font-weight: 600; color: var(--faint); }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 td:first-child { white-space: normal; }
-td small { display: inline-block; line-height: 1.35; min-width: 10rem; }
+td small { display: inline-block; line-height: 1.35; min-width: 8rem; }
+.hint { display: none; }
 figure { margin: 1.5rem 0 2.5rem; }
 .picture { overflow-x: auto; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: .6rem;
   text-align: center; }
@@ -43,6 +44,7 @@ figcaption .see { color: var(--faint); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
 dt { color: var(--faint); }
 dd { margin: 0; overflow-wrap: anywhere; }
+@media screen and (max-width: 40rem) { .hint { display: block; margin: -.4rem 0 .4rem; } }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
 @media print {
   :root { color-scheme: light; --paper: #fff; --ink: #000; --faint: #444; --line: #bbb; --soft: #fff; --link: #000; }
@@ -184,8 +186,8 @@ def _variants(n: _Numbers) -> str:
             speed = n(f"{path}/images_per_second", ",.0f")
         interval = f"{n(f'{path}/interval/0', '.2%')} – {n(f'{path}/interval/1', '.2%')}"
         title = f"<strong>{name}</strong><br><small>{_MEANINGS[name]}</small>"
-        rows.append([title, n(f"{path}/accuracy", ".2%"), interval, n(f"{path}/errors", ","), changed, speed])
-    head = ["routing", "accuracy", "95 % interval", "errors", "answers changed", "images/s"]
+        rows.append([title, n(f"{path}/accuracy", ".2%"), speed, n(f"{path}/errors", ","), changed, interval])
+    head = ["routing", "accuracy", "images/s", "errors", "answers changed", "95 % interval"]
     threads = "thread" if n.value("evaluation/threads") == 1 else "threads"
     return (
         _table(head, rows) + f"<p><small>Speeds on {n('evaluation/threads')} {threads}, in batches of "
@@ -281,8 +283,9 @@ def _class_correlations(n: _Numbers) -> _Picture:
         path,
         "Classes",
         "Heatmap of mean correlations between the classes' ground-truth columns, lower triangle, with values",
-        "A diagonal that stands out: images of a class are routed alike. What stands out beside it are classes that "
-        "share parts. Every value is the mean over all pairs of training images, an image with itself left out.",
+        "Ideally a diagonal that stands out: images of a class are routed alike. What stands out beside it are "
+        "classes that share parts. Every value is the mean over all pairs of training images, an image with itself "
+        "left out.",
         f"Within a class the mean is {n(f'{path}/within', '.2f')}{_extremes(n, path)}, between classes "
         f"{n(f'{path}/between', '.2f')}; for {n(f'{path}/own_is_highest')} of {n('network/classes')} classes the own "
         f"correlation is the highest.{closest} The other class each is most like: {n(f'{path}/in_words')}."
@@ -406,7 +409,7 @@ def _examples(n: _Numbers) -> _Picture:
         "examples",
         "Single test images",
         f"{total} test images, their reconstructions, and bars of the class capsules' lengths for both ways of routing",
-        "A long bar at the true class (grey) and short ones elsewhere, the same in blue and orange.",
+        "Ideally a long bar at the true class (grey) and short ones elsewhere, the same in blue and orange.",
         f"Of these {total} test images dynamic routing has {n('examples/right_dynamic')} right, fast routing "
         f"{n('examples/right_fast')}; no length differs by more than {n('examples/largest_difference', '.2f')}.",
     )
@@ -426,7 +429,7 @@ def _tuning(n: _Numbers) -> _Picture:
         "tuning",
         "Tuning curves",
         "For each class a curve of mean capsule lengths over its test images, dynamic and fast",
-        "One peak, at the own class (grey), and both curves on top of each other. Other peaks are classes that "
+        "Ideally one peak, at the own class (grey), and both curves on top of each other. Other peaks are classes that "
         "compete.",
         ". ".join(word[0].upper() + word[1:] for word in words) + ".",
     )
@@ -449,9 +452,9 @@ def _disagreement_words(n: _Numbers) -> str:
     if not n.value(f"{path}/changed"):
         return f"<p>None of the {n(f'{path}/test_images', ',')} test images changes class.</p>"
     return (
-        f"<p>{n(f'{path}/changed', ',')} of {n(f'{path}/test_images', ',')} test images change class: "
-        f"{n(f'{path}/gained', ',')} become right, {n(f'{path}/lost', ',')} become wrong, "
-        f"{n(f'{path}/wrong_in_both', ',')} are wrong both times.</p>"
+        f"<p>{n(f'{path}/changed', ',')} of {n(f'{path}/test_images', ',')} test images change class. Right only with "
+        f"fast routing: {n(f'{path}/gained', ',')}; right only with dynamic routing: {n(f'{path}/lost', ',')}; wrong "
+        f"both times: {n(f'{path}/wrong_in_both', ',')}.</p>"
     )
 
 
@@ -517,12 +520,16 @@ def _rule(normalization: str) -> str:
 def _figure(picture: _Picture, png: bytes) -> str:
     width, height = (round(side / _SCALE) for side in struct.unpack(">II", png[16:24]))
     encoded = base64.b64encode(png).decode()
-    # On a narrow screen a figure may shrink a little, then it scrolls in its own box.
+    # On a narrow screen a small figure shrinks to fit; in a wide one words would get too small, so it scrolls in a box.
+    wide = width > 600
+    least = f' style="min-width:{round(width * 0.75)}px"' if wide else ""
+    hint = '<small class="hint">scrolls sideways →</small>' if wide else ""
+    title = html.escape(picture.title)
     return (
-        f'<figure id="{picture.name}"><h3>{html.escape(picture.title)}</h3>'
-        f'<div class="picture" tabindex="0" role="group" aria-label="{html.escape(picture.title)}">'
-        f'<img src="data:image/png;base64,{encoded}" width="{width}" height="{height}" '
-        f'style="min-width:{round(width * 0.72)}px" alt="{html.escape(picture.alt)}"></div>'
+        f'<figure id="{picture.name}"><h3>{title}</h3>{hint}'
+        f'<div class="picture" tabindex="0" role="group" aria-label="{title}">'
+        f'<img src="data:image/png;base64,{encoded}" width="{width}" height="{height}"{least} '
+        f'alt="{html.escape(picture.alt)}"></div>'
         f'<figcaption><span class="see">{picture.see}</span> {picture.here}</figcaption></figure>'
     )
 

@@ -107,7 +107,8 @@ def bench(settings: Settings, observe: Observe = lambda turns: None) -> dict[str
         "multiply_adds_per_second": peak,
         "engines": rows,
         "growth": growth,
-        "aims": _aims(rows, growth),
+        # They are about this network; of a smaller one they say nothing.
+        "aims": _aims(rows, growth) if settings.config == CapsNetConfig.mnist() else [],
     }
 
 
@@ -223,10 +224,13 @@ def figure(found: dict[str, Any]) -> Figure:
             [row["quartiles"][1] - row["ms_per_image"] for row in rows],
         ]
         places = [n + k * width for n in range(len(rows))]
-        bars = panel.barh(places, values, width, xerr=spread, label=f"batch {batch}", error_kw={"lw": 0.8})
-        panel.bar_label(bars, fmt="%.2f", padding=3, fontsize=7)
+        # Points, not bars: on a logarithmic axis the length of a bar means nothing.
+        panel.errorbar(values, places, xerr=spread, fmt="o", markersize=5, capsize=2, label=f"batch {batch}")
+        for value, place in zip(values, places, strict=True):
+            panel.annotate(f"{value:.2f}", (value, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
     panel.set_yticks([n + 0.4 - width / 2 for n in range(len(ENGINES))], ENGINES)
     panel.invert_yaxis()
+    panel.grid(axis="x", alpha=0.3)
     panel.set_xscale("log")
     panel.set_xlabel("ms an image (median, quartiles)")
     panel.legend(fontsize=8)
