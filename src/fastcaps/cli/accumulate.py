@@ -111,6 +111,7 @@ def accumulate(
         filters=wanted,
         batch_size=batch_size,
         data_dir=data_dir,
+        command_line=this_command(),
     )
     path = out or opened.master_file
     if as_json:
@@ -134,6 +135,7 @@ def accumulated(
     filters: Sequence["Filter"] = (),
     batch_size: int = 256,
     data_dir: Path | None = None,
+    command_line: str | None = None,
 ) -> "MasterCoefficients":
     """Accumulate with progress, write the coefficients, and the folded network where they are the run's own."""
     import fastcaps
@@ -167,7 +169,7 @@ def accumulated(
             keep=keep,
             filters=report,
             observe=observe,
-            provenance={**training_provenance(data, run.about["settings"]), "command": this_command()},
+            provenance={**training_provenance(data, run.about["settings"]), **chosen(command=command_line)},
         )
     master.save(out or run.master_file)
     if out is None:

@@ -13,6 +13,7 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
+    chosen,
     command,
     counted,
     print_json,
@@ -63,7 +64,9 @@ def evaluate(
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
     whole = part == "test" and limit is None and master is None and not is_shipped(opened.folder)
     folder = out or (opened.folder if whole else None)
-    found = evaluated(opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir)
+    found = evaluated(
+        opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir, this_command()
+    )
     if result is not None:
         write_atomically({result: json_bytes(result_of(opened, found))})
     if as_json:
@@ -84,6 +87,7 @@ def evaluated(
     limit: int | None = None,
     batch_size: int = 128,
     data_dir: Path | None = None,
+    command_line: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, return what the former says."""
     import torch
@@ -109,7 +113,7 @@ def evaluated(
         result = evaluate(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
     found: dict[str, Any] = {
         "run": str(run.folder),
-        "command": this_command(),
+        **chosen(command=command_line),
         "data": data.name,
         "generated": data.generated,
         "part": part,
