@@ -1,14 +1,23 @@
 """``fastcaps analyze``: the paper's figures for a trained run, as one page."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Device, Json, RunArgument, Threads, command, counted, print_json, set_up
+from fastcaps.cli._common import (
+    DataDir,
+    Device,
+    Json,
+    RunArgument,
+    Threads,
+    command,
+    counted,
+    print_json,
+    set_up,
+    this_command,
+)
 from fastcaps.cli.evaluate import evaluated
 from fastcaps.shipped import is_shipped
 
@@ -165,7 +174,7 @@ def analyzed(
     numbers = {
         "run": name or str(run.folder),
         "settings": {
-            "command": shlex.join(["fastcaps", *sys.argv[1:]]),
+            "command": this_command(),
             "limit": limit,
             "weights": key["weights"],
             "master": values_hash,
