@@ -199,7 +199,7 @@ def _print(found: dict[str, Any], last: int) -> None:
                 f"{trial['images']:,}" if trial["images"] else "",
                 *([f"{trial['validation']['accuracy']:.2%}"] if held_out else []),
                 f"{test['accuracy']:.2%}",
-                f"{low:.2%} – {high:.2%}",
+                f"{100 * low:.1f}–{100 * high:.1f}",
                 str(dynamic["changed"]),
                 f"+{uniform['gained']} −{uniform['lost']}" if trial["images"] else "",
                 f"{uniform['p_value']:.2g}" if trial["images"] else "",
