@@ -192,6 +192,7 @@ def _coefficients(
 
 
 def _spread(histogram: CoefficientHistogram, config: CapsNetConfig) -> dict[str, Any]:
+    """What a histogram says; mean and deviation are of its bins' middles."""
     start = 1.0 if config.normalization == "max_min" else 1 / config.classes
     middles = (histogram.edges[:-1] + histogram.edges[1:]) / 2
     means = histogram.shares @ middles  # (r)
