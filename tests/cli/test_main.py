@@ -97,5 +97,5 @@ def test_demo(tmp_path):
     assert "of 360 answers change" in again.stdout
     page = (tmp_path / "run/report/index.html").read_text()
     for variant in found["variants"].values():
-        assert f"<td>{variant['accuracy']:.2%}</td><td>" in page
+        assert f">{variant['accuracy']:.2%}</data></td><td>" in page
     assert "http" not in page  # it opens from disk, without a network
