@@ -1,0 +1,135 @@
+"""Write the tables of the documentation from ``results/``: ``python -m tools.tables``.
+
+A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps it equal to what this writes.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastcaps._files import write_atomically
+
+ROOT = Path(__file__).parent.parent
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Bring every page up to date."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text()
+        new = with_tables(text)
+        if new != text:
+            write_atomically({page: new.encode()})
+            print(f"{page.relative_to(ROOT)} was brought up to date")
+
+
+def with_tables(text: str) -> str:
+    """A page with its tables as the results are now."""
+    return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", text)
+
+
+def result(name: str) -> dict[str, Any]:
+    """What ``results/NAME.json`` says."""
+    found: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return found
+
+
+def ablation(name: str) -> str:
+    """Matrices of one network: the paper's with each filter, then other methods and iterations without."""
+    found = result(name)
+    last = found["iterations"]
+    held_out = found["best"] is not None
+    trials = [
+        trial
+        for trial in found["trials"]
+        if (trial["method"], trial["iteration"]) == ("containers", last)
+        or (trial["filter"] in ("none", "correct") and trial["method"] == "containers")
+        or (trial["filter"] in ("none", "correct") and trial["iteration"] == last)
+    ]
+    trials.sort(key=lambda t: (t["method"] != "containers", t["iteration"] != last, t["method"], t["iteration"]))
+    head = ["filter", "method", "iteration", "images", *(["held out"] if held_out else [])]
+    head += ["test", "95 %", "against uniform"]
+    dynamic = [f"**{found['dynamic'][part]:.2%}**" for part in (["validation"] if held_out else []) + ["test"]]
+    rows = [["*dynamic routing*", "", "", "", *dynamic, "", ""]]
+    uniform = found["uniform"]
+    rows.append(["*uniform: all ones*", "", "", "", *_scores(uniform, held_out), ""])
+    for trial in trials:
+        against = trial["test"]["against_uniform"]
+        iteration = "after" if trial["iteration"] == last + 1 else str(trial["iteration"])
+        rows.append(
+            [
+                f"`{trial['filter']}`",
+                f"`{trial['method']}`",
+                iteration,
+                f"{trial['images']:,}",
+                *_scores(trial, held_out),
+                f"+{against['gained']} −{against['lost']}",
+            ]
+        )
+    return _table(head, rows)
+
+
+def retraining() -> str:
+    """CIFAR-10, going on from one network in several ways."""
+    start = result("cifar10-ablation")
+    plain = next(t for t in start["trials"] if (t["filter"], t["method"], t["iteration"]) == ("none", "containers", 3))
+    rows = [
+        ["nothing more, dynamic", "", "", *_parts(start["dynamic"]), "", ""],
+        ["nothing more, master", "", "", *_scores(plain, True), ""],
+        ["nothing more, uniform", "", "", *_scores(start["uniform"], True), ""],
+    ]
+    for name, words in RETRAINED.items():
+        if not (ROOT / "results" / f"{name}.json").exists():
+            continue
+        found = result(name)
+        best = max(found["metrics"], key=lambda row: float(row["validation_accuracy"]))
+        fast, settings = found["evaluation"]["variants"]["fast"], found["settings"]
+        low, high = fast["interval"]
+        rows.append(
+            [
+                f"[{words}](../results/{name}.json)",
+                str(settings["epochs"]),
+                f"{settings['learning_rate']:g}",
+                f"{best['validation_accuracy']:.2%}",
+                f"{fast['accuracy']:.2%}",
+                f"{100 * low:.1f} – {100 * high:.1f}",
+                f"{found['evaluation']['variants']['dynamic']['accuracy']:.2%}",
+            ]
+        )
+    return _table(["", "epochs", "learning rate", "held out", "test", "95 %", "its dynamic sibling, test"], rows)
+
+
+RETRAINED = {
+    "cifar10-fixed": "with the master coefficients",
+    "cifar10-fixed-low": "with the master coefficients",
+    "cifar10-fixed-long": "with the master coefficients",
+    "cifar10-uniform": "with uniform coefficients",
+}
+
+TABLES: dict[str, Callable[[], str]] = {
+    "cifar10-ablation": lambda: ablation("cifar10-ablation"),
+    "mnist-ablation": lambda: ablation("mnist-ablation"),
+    "retraining": retraining,
+}
+
+
+def _scores(trial: dict[str, Any], held_out: bool) -> list[str]:
+    low, high = trial["test"]["interval"]
+    accuracies = [trial["validation"]["accuracy"]] if held_out else []
+    shares = [f"{share:.2%}" for share in (*accuracies, trial["test"]["accuracy"])]
+    return [*shares, f"{100 * low:.1f} – {100 * high:.1f}"]
+
+
+def _parts(shares: dict[str, float]) -> list[str]:
+    return [f"{shares['validation']:.2%}", f"{shares['test']:.2%}"]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
