@@ -157,7 +157,7 @@ def class_correlations_figure(
     panel.set_ylabel(labels[0])
     panel.set_xlabel(labels[1])
     _class_ticks(panel, class_names)
-    texts = np.array([["–" if np.isnan(value) else f"{value:.2f}" for value in row] for row in correlations])
+    texts = np.array([["–" if np.isnan(value) else _short(value) for value in row] for row in correlations])
     _write_cells(panel, np.where(hidden, "", texts), light=np.abs(np.nan_to_num(correlations)) > 0.6)
     figure.colorbar(image, ax=panel, label="mean correlation", shrink=0.85)
     return figure
@@ -186,7 +186,7 @@ def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Fi
         panel.axvspan(k - 0.4, k + 0.4, color="#f0f0f0", linewidth=0)
         panel.plot(where, dynamic[k], color=DYNAMIC, marker="o", markersize=3.2, linewidth=1.2, label="dynamic")
         panel.plot(where, fast[k], color=FAST, marker="s", markersize=2.8, linewidth=1.2, linestyle="--", label="fast")
-        panel.set_title(f"images of {class_names[k]}")
+        panel.set_title(f"is {class_names[k]}")
         panel.set_ylim(-0.03, 1.03)
         panel.grid(axis="y")
         panel.set_axisbelow(True)
@@ -307,8 +307,9 @@ def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
     classes, types, height, width = maps.shape
     padded = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     mosaic = padded.transpose(0, 2, 1, 3).reshape(classes * (height + 1), types * (width + 1))[:-1, :-1]
-    inches = (WIDTH - 1.0) * mosaic.shape[0] / mosaic.shape[1]
-    figure = Figure(figsize=(WIDTH, min(inches, 24) + 0.75), layout="constrained")
+    across = min(WIDTH - 1.0, 0.45 * types)
+    down = across * mosaic.shape[0] / mosaic.shape[1]
+    figure = Figure(figsize=(across + 1.0 + 0.06 * max(map(len, class_names)), down + 0.75), layout="constrained")
     panel = figure.subplots()
     colours = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="white")
     image = panel.imshow(mosaic, cmap=colours, norm=_coefficient_norm(maps), interpolation="nearest")
@@ -500,7 +501,7 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
         panel.text(x, 15.2, shape, ha="center", va="center", fontsize=8)
         panel.text(x, 12.2, more, ha="center", va="center", fontsize=7, color=_FAINT)
 
-    slab(3.5, (config.height, config.width), 0.6 * c, "#9a9a9a")
+    slab(3.2, (config.height, config.width), min(0.5 * c, 1.5), "#9a9a9a")
     words(8.2, "image", f"{config.height}×{config.width}×{c}")
     slab(23.5, stem, 7.0, "#56b4e9")
     words(29.5, "stem", f"{stem[0]}×{stem[1]}×{config.stem_channels}", "ReLU")
@@ -513,9 +514,9 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
         (15.3, config.stem_kernel, config.stem_stride),
         (39.0, config.primary_kernel, config.primary_stride),
     ):
-        panel.add_patch(_plain_arrow((x - 2.4, middle), (x + 3.6, middle)))
-        panel.text(x + 0.5, middle + 2.0, f"{kernel}×{kernel}", ha="center", fontsize=7, color=_FAINT)
-        panel.text(x + 0.5, middle - 3.4, f"stride {stride}", ha="center", fontsize=7, color=_FAINT)
+        panel.add_patch(_plain_arrow((x - 2.0, middle), (x + 4.0, middle)))
+        panel.text(x + 0.8, middle + 2.0, f"{kernel}×{kernel}", ha="center", fontsize=7, color=_FAINT)
+        panel.text(x + 0.8, middle - 3.4, f"stride {stride}", ha="center", fontsize=7, color=_FAINT)
     # Both ways from lower capsules to class capsules.
     panel.add_patch(_plain_arrow((61.0, middle + 4.4), (73.0, middle + 4.4), DYNAMIC))
     panel.add_patch(_plain_arrow((61.0, middle - 4.4), (73.0, middle - 4.4), FAST))
@@ -628,6 +629,11 @@ def _square_panels(count: int, classes: int) -> tuple[Figure, list[Axes]]:
     side = max(3.4, 0.4 * classes) if count > 1 else max(4.4, 0.46 * classes)
     figure = Figure(figsize=(side * count + 0.8, side + 0.4), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _short(value: float) -> str:
+    """Two places, with a true minus and no negative zero."""
+    return f"{value:z.2f}".replace("-", "−")
 
 
 def _correlation_map() -> mpl.colors.Colormap:

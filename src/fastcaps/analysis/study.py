@@ -147,7 +147,7 @@ def _summary(correlations: NDArray[np.float64], names: tuple[str, ...]) -> dict[
         others = neighbours(correlations, k)[:2]
         row: dict[str, Any] = {"class": name, "own": _plain(own[k]), "others": []}
         row["others"] = [{"class": names[other.label], "correlation": _plain(other.correlation)} for other in others]
-        row["own_is_highest"] = bool(not others or own[k] > others[0].correlation)
+        row["own_is_highest"] = bool(np.isfinite(own[k]) and (not others or own[k] > others[0].correlation))
         nearest.append(row)
     ranked = sorted((row for row in nearest if row["own"] is not None), key=lambda row: cast(float, row["own"]))
     closest = max(
@@ -160,8 +160,12 @@ def _summary(correlations: NDArray[np.float64], names: tuple[str, ...]) -> dict[
         "least_alike": {"class": ranked[0]["class"], "correlation": ranked[0]["own"]} if ranked else None,
         "most_alike": {"class": ranked[-1]["class"], "correlation": ranked[-1]["own"]} if ranked else None,
         "closest_pair": closest
-        and {"classes": [closest["class"], closest["others"][0]["class"]], **closest["others"][0]},
-        "in_words": ", ".join(f"{row['class']} with {row['others'][0]['class']}" for row in nearest if row["others"]),
+        and {
+            "classes": [closest["class"], closest["others"][0]["class"]],
+            "correlation": closest["others"][0]["correlation"],
+        },
+        "in_words": ", ".join(f"{row['class']} with {row['others'][0]['class']}" for row in nearest if row["others"])
+        or "none",
         "nearest": nearest,
         "correlations": _plain(correlations),
     }

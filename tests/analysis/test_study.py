@@ -1,0 +1,61 @@
+"""All analyses together, where correlations exist and where they don't."""
+
+import numpy as np
+import pytest
+import torch
+
+from fastcaps import CapsNet, accumulate, fold
+from fastcaps.analysis import evaluate
+from fastcaps.analysis.capsules import output_lengths
+from fastcaps.analysis.collected import collect
+from fastcaps.analysis.study import study
+
+
+def studied(model, **options):
+    images, labels = torch.rand(12, 1, 10, 10, dtype=torch.float64), torch.arange(12) % 3
+    batches = [(images, labels)]
+    master = accumulate(model, batches)
+    evaluation = {"master": master.summary(), **evaluate(model, master, batches).to_dict()}
+    lengths = output_lengths(model, fold(model, master), batches)
+    found = study(model, master, collect(model, batches), lengths, images.__getitem__, evaluation, **options)
+    return found, master, lengths
+
+
+def test_numbers_are_those_of_the_parts(small_model):
+    found, master, lengths = studied(small_model, examples=[3, 1], sort_by_class=True)
+    numbers = found.numbers
+    correlations = np.array(numbers["class_correlations"]["correlations"])
+    for k, row in enumerate(numbers["class_correlations"]["nearest"]):
+        others = [other for other in range(3) if other != k]
+        best = max(others, key=lambda other: correlations[k, other])
+        assert row["others"][0] == {"class": str(best), "correlation": correlations[k, best]}
+        assert row["own_is_highest"] == (correlations[k, k] > correlations[k, best])
+    assert numbers["class_correlations"]["within"] == pytest.approx(correlations.trace() / 3, abs=1e-6)
+    pair = numbers["class_correlations"]["closest_pair"]
+    assert pair["correlation"] == (correlations - 9 * np.eye(3)).max()
+    assert correlations[int(pair["classes"][0]), int(pair["classes"][1])] == pair["correlation"]
+    assert numbers["first_images"]["order"] == [k for label in range(3) for k in range(label, 12, 3)]
+    np.testing.assert_allclose(numbers["master"]["values"], master.values.numpy(), atol=1e-6)
+    assert numbers["master"]["is_reduction"]
+    assert [image["test_image"] for image in numbers["examples"]["images"]] == [3, 1]
+    np.testing.assert_allclose(numbers["examples"]["images"][0]["lengths_fast"], lengths.fast[3], atol=1e-6)
+    own = [lengths.dynamic[k] for k in range(12) if lengths.labels[k] == 2]
+    np.testing.assert_allclose(numbers["tuning"]["dynamic"]["lengths"][2], np.mean(own, axis=0), atol=1e-6)
+
+
+def test_one_iteration_has_no_correlations_and_says_so(small_model):
+    config = type(small_model.config).from_dict({**small_model.config.to_dict(), "iterations": 1})
+    found, _, _ = studied(CapsNet(config).double())
+    summary = found.numbers["class_correlations"]
+    assert (summary["within"], summary["closest_pair"], summary["own_is_highest"]) == (None, None, 0)
+    assert (summary["in_words"], summary["nearest"][0]["others"]) == ("none", [])
+    assert summary["constant_columns"] == [4, 4, 4]
+    assert found.numbers["first_images"]["within"] is None
+    assert {"class_correlations", "image_correlations", "tuning"} <= set(found.figures)
+
+
+def test_errors(small_model):
+    with pytest.raises(ValueError, match="examples are 2, 12, expected numbers of test images from 0 to 11"):
+        studied(small_model, examples=[2, 12])
+    with pytest.raises(ValueError, match="examples are none, expected numbers of test images from 0 to 11"):
+        studied(small_model, examples=[])
