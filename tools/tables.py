@@ -101,6 +101,34 @@ def retraining() -> str:
     return _table(["", "epochs", "learning rate", "held out", "test", "95 %", "its dynamic sibling, test"], rows)
 
 
+def digits() -> str:
+    """Every way of training on the digits, each from the beginning."""
+    rows = []
+    for name, words in DIGITS.items():
+        found = result(f"digits-{name}")
+        variants = found["evaluation"]["variants"]
+        low, high = variants["fast"]["interval"]
+        rows.append(
+            [
+                f"[{words}](../results/digits-{name}.json)",
+                str(found["settings"]["epochs"]),
+                f"{variants['fast']['accuracy']:.2%}",
+                f"{100 * low:.1f} – {100 * high:.1f}",
+                *(f"{variants[way]['accuracy']:.2%}" for way in ("dynamic", "uniform")),
+            ]
+        )
+    return _table(["", "epochs", "folded", "95 %", "its weights, dynamic", "its weights, uniform"], rows)
+
+
+DIGITS = {
+    "dynamic": "dynamic routing, then accumulated",
+    "new": "a new network with those coefficients",
+    "switched": "3 dynamic epochs, accumulated, trained on",
+    "refreshed": "the same, refreshed every 2 epochs",
+    "afresh": "3 dynamic epochs on a fifth, then afresh",
+    "uniform": "a new network with uniform coefficients",
+}
+
 RETRAINED = {
     "cifar10-fixed": "with the master coefficients",
     "cifar10-fixed-low": "with the master coefficients",
@@ -112,6 +140,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10-ablation": lambda: ablation("cifar10-ablation"),
     "mnist-ablation": lambda: ablation("mnist-ablation"),
     "retraining": retraining,
+    "digits": digits,
 }
 
 
