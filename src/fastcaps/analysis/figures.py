@@ -309,7 +309,9 @@ def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
     mosaic = padded.transpose(0, 2, 1, 3).reshape(classes * (height + 1), types * (width + 1))[:-1, :-1]
     across = min(WIDTH - 1.0, 0.45 * types)
     down = across * mosaic.shape[0] / mosaic.shape[1]
-    figure = Figure(figsize=(across + 1.0 + 0.06 * max(map(len, class_names)), down + 0.75), layout="constrained")
+    # Wide enough for the words below, however few types there are.
+    whole = max(across + 1.0 + 0.06 * max(map(len, class_names)), 4.6)
+    figure = Figure(figsize=(whole, down + 0.75), layout="constrained")
     panel = figure.subplots()
     colours = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="white")
     image = panel.imshow(mosaic, cmap=colours, norm=_coefficient_norm(maps), interpolation="nearest")
