@@ -334,6 +334,12 @@ def test_a_finished_run_that_is_resumed_is_finished(data, config, tmp_path):
     assert same(before, weights(tmp_path / "model"))
 
 
+def test_a_resumed_run_keeps_the_command_that_makes_it(data, config, tmp_path):
+    trainer(data, config, tmp_path, about={"command": "train"}).fit()
+    trainer(data, config, tmp_path, about={"command": "train --resume"}).fit(resume=True)
+    assert Run.open(tmp_path).about["command"] == "train"
+
+
 def test_network_and_data_must_fit(data, tmp_path):
     with pytest.raises(ValueError, match="patterns has images of 1×12×12, the network is for 1×28×28: make it with"):
         trainer(data, CapsNet(small_config()).config.mnist(classes=3, class_names=("a", "b", "c")), tmp_path)
