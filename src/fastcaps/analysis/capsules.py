@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps.distributed import ALONE, World
 from fastcaps.nn import CapsNet, FastCapsNet
 
 Floats = NDArray[np.float64]
@@ -28,6 +29,7 @@ def output_lengths(
     fast: FastCapsNet,
     batches: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
+    world: World = ALONE,
 ) -> Lengths:
     """Lengths of the class capsules of images, in both ways.
 
@@ -36,8 +38,11 @@ def output_lengths(
         fast: the same, folded.
         batches: images ``(b c h w)`` and labels ``(b)``.
         observe: told how many images were just done.
+        world: where each rank has its own images, those of one following those of the rank before; then all get the
+            same result.
     """
-    labels, dynamic, folded = [], [], []
+    nothing = np.empty((0, model.config.classes), np.float32)
+    labels, dynamic, folded = [np.empty(0, np.int64)], [nothing], [nothing]
     device = model.routing.weight.device
     for images, truth in batches:
         on_device = images.to(device)
@@ -45,9 +50,10 @@ def output_lengths(
         folded.append(fast(on_device).lengths.float().cpu().numpy())
         labels.append(truth.cpu().numpy())
         observe(len(truth))
-    if not labels:
+    found = Lengths(*(world.concatenated(np.concatenate(parts)) for parts in (labels, dynamic, folded)))
+    if not len(found.labels):
         raise ValueError("there are no test images to measure lengths on")
-    return Lengths(np.concatenate(labels), np.concatenate(dynamic), np.concatenate(folded))
+    return found
 
 
 def tuning_curves(lengths: NDArray[np.floating], labels: Labels) -> Floats:

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps.distributed import World
 from fastcaps.functional import normalize
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn.config import CapsNetConfig
@@ -63,6 +64,11 @@ class CoefficientHistogram:
         self.counts += other.counts
         return self
 
+    def add_up(self, world: World) -> Self:
+        """Replace the counts by those of all ranks."""
+        world.add_up(torch.from_numpy(self.counts))
+        return self
+
     def share_around(self, value: float, width: float) -> Floats:
         """Share of coefficients in the bins whose middle is at most ``width`` from a value ``(r)``."""
         middles = (self.edges[:-1] + self.edges[1:]) / 2
@@ -83,11 +89,11 @@ def by_position(values: NDArray[np.floating], config: CapsNetConfig) -> Floats:
     return grid.transpose(3, 2, 0, 1)
 
 
-def normalized_containers(master: MasterCoefficients) -> Floats:
-    """Each class's container, divided by its count, its rows normalised: ``(j i j)``.
+def normalized_containers(containers: Tensor, master: MasterCoefficients) -> Floats:
+    """Each class's container ``(j i j)``, divided by its count, its rows normalised: ``(j i j)``.
 
     The paper's step 2; step 3 takes of each container its own class's column.
     """
-    means = master.containers / master.counts[:, None, None]  # (j, i, j)
+    means = containers / master.counts[:, None, None]  # (j, i, j)
     rows: Floats = normalize(means, master.normalization, master.lower, master.upper).numpy()
     return rows

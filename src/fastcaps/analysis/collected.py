@@ -19,6 +19,7 @@ from torch import Tensor
 from fastcaps._files import write_atomically
 from fastcaps.analysis.coefficients import CoefficientHistogram
 from fastcaps.analysis.correlations import ClassCorrelations
+from fastcaps.distributed import ALONE, World
 from fastcaps.functional import Normalization, prediction_vectors, routing_trace
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
@@ -93,6 +94,7 @@ def collect(
     batches: Iterable[tuple[Tensor, Tensor]],
     first: int = 100,
     observe: Callable[[int], None] = lambda images: None,
+    world: World = ALONE,
 ) -> TrainingPass:
     """Go through the training images once.
 
@@ -101,14 +103,16 @@ def collect(
         batches: images ``(b c h w)`` and labels ``(b)``, as the network sees them when it is used: no augmentation.
         first: how many images' columns are kept one by one.
         observe: told how many images were just done.
+        world: where each rank has its own images, those of one following those of the rank before; then all get the
+            same result.
     """
     config = model.config
     weight = model.routing.weight
     correlations = ClassCorrelations(config.lower_capsules, config.classes)
     histogram = CoefficientHistogram.of(config)
     image_sums = torch.zeros(config.classes, config.channels, config.height, config.width, dtype=torch.float64)
-    columns: list[NDArray[np.float32]] = []
-    kept: list[NDArray[np.int64]] = []
+    columns = [np.empty((0, config.lower_capsules), np.float32)]
+    kept = [np.empty(0, np.int64)]
     for images, labels in batches:
         truth = checked_labels(labels.cpu(), len(images), config.classes)
         lower = model.lower_capsules(images.to(weight.device))  # (b, i, d)
@@ -130,13 +134,26 @@ def collect(
                 kept.append(own.numpy()[:missing])
         image_sums.index_add_(0, truth, images.cpu().double())
         observe(len(labels))
-    if not kept:
+    first_columns = world.concatenated(np.concatenate(columns))
+    first_labels = world.concatenated(np.concatenate(kept))
+    if not len(first_labels):
         raise ValueError("there are no training images to analyse")
-    return TrainingPass(correlations, histogram, np.concatenate(columns), np.concatenate(kept), image_sums.numpy())
+    world.add_up(image_sums)
+    return TrainingPass(
+        correlations.add_up(world),
+        histogram.add_up(world),
+        first_columns[:first],
+        first_labels[:first],
+        image_sums.numpy(),
+    )
 
 
 def cached(
-    places: Sequence[Path], key: Mapping[str, Any], make: Callable[[], Arrays], tell: Callable[[Path], None]
+    places: Sequence[Path],
+    key: Mapping[str, Any],
+    make: Callable[[], Arrays],
+    tell: Callable[[Path], None],
+    world: World = ALONE,
 ) -> Arrays:
     """Arrays from the first of these files that has them for the same key; otherwise made, and kept in the first.
 
@@ -145,8 +162,20 @@ def cached(
         key: what decides the arrays, as JSON: hashes of weights and images, settings.
         make: makes them.
         tell: told which file was good.
+        world: all of whose ranks take part in making them, unless all find them; only the first writes.
     """
     wanted = json.dumps({"format": _FORMAT, **key}, sort_keys=True)
+    found = _kept(places, wanted, tell)
+    if world.least(int(found is not None)) and found is not None:
+        return found
+    arrays = make()
+    if world.first:
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_atomically({places[0]: safetensors.numpy.save(contiguous, metadata={"key": wanted})})
+    return arrays
+
+
+def _kept(places: Sequence[Path], wanted: str, tell: Callable[[Path], None]) -> Arrays | None:
     for place in places:
         try:
             with safe_open(place, framework="np") as file:
@@ -156,7 +185,4 @@ def cached(
                     return arrays
         except (OSError, SafetensorError):
             continue
-    arrays = make()
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomically({places[0]: safetensors.numpy.save(contiguous, metadata={"key": wanted})})
-    return arrays
+    return None

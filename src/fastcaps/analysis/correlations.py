@@ -10,7 +10,10 @@ correlation and is left out; where nothing is left the result is NaN.
 from typing import NamedTuple, Self, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from fastcaps.distributed import World
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -80,6 +83,11 @@ class ClassCorrelations:
         self.squares += other.squares
         self.counts += other.counts
         self.constant += other.constant
+        return self
+
+    def add_up(self, world: World) -> Self:
+        """Replace the sums by those of all ranks."""
+        world.add_up(*map(torch.from_numpy, (self.sums, self.squares, self.counts, self.constant)))
         return self
 
     def between_classes(self) -> Floats:

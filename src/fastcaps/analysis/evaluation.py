@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
+from fastcaps.distributed import ALONE, World
 from fastcaps.functional import fold_weights, folded_routing, normalize
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master import MasterCoefficients
@@ -58,7 +59,7 @@ class Evaluation:
         labels: the truth ``(n)``.
         class_names: in the order of the labels.
         variants: ``dynamic``, ``fast``, ``uniform``, ``ceiling``; no ceiling for a network that was trained with fixed
-            coefficients, whose containers are of other weights.
+            coefficients, whose containers are of other weights, and where containers were too large to be kept.
     """
 
     labels: NDArray[np.int64]
@@ -93,6 +94,7 @@ def evaluate(
     master: MasterCoefficients,
     batches: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
+    world: World = ALONE,
 ) -> Evaluation:
     """Classify images in four ways: dynamic, fast, uniform, ceiling.
 
@@ -101,6 +103,8 @@ def evaluate(
         master: its master coefficients.
         batches: images ``(b c h w)`` and labels ``(b)``.
         observe: told how many images were just done.
+        world: where each rank has its own images, those of one following those of the rank before; then all get the
+            same result, and its speeds are of all together.
     """
     was_training = model.training
     model.eval()
@@ -112,11 +116,12 @@ def evaluate(
         "fast": lambda images, labels: fast(images).lengths,
         "uniform": lambda images, labels: uniform(images).lengths,
     }
-    if master.trained_with is None:  # otherwise the containers are of other weights
-        ways["ceiling"] = lambda images, labels: _own_lengths(model, master, images, labels)
-    found: dict[str, list[NDArray[np.int64]]] = {name: [] for name in ways}
+    containers = master.containers
+    if master.trained_with is None and containers is not None:  # otherwise they are of other weights
+        ways["ceiling"] = lambda images, labels: _own_lengths(model, containers, master, images, labels)
+    found: dict[str, list[NDArray[np.int64]]] = {name: [np.empty(0, np.int64)] for name in ways}
     seconds = dict.fromkeys(ways, 0.0)
-    truth: list[NDArray[np.int64]] = []
+    truth: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     timed = 0
     for number, (images, labels) in enumerate(batches):
         on_device = images.to(weight.device)
@@ -131,13 +136,14 @@ def evaluate(
         truth.append(labels.cpu().numpy())
         observe(len(labels))
     model.train(was_training)
-    if not truth:
+    labels_ = world.concatenated(np.concatenate(truth))
+    if not len(labels_):
         raise ValueError("there are no images to evaluate on")
-    labels_ = np.concatenate(truth)
-    predictions = {name: np.concatenate(parts) for name, parts in found.items()}
+    predictions = {name: world.concatenated(np.concatenate(parts)) for name, parts in found.items()}
+    speeds = world.concatenated(np.array([[timed / seconds[name] if timed else 0.0 for name in ways]]))  # (rank, way)
     variants = {}
-    for name, answers in predictions.items():
-        speed = timed / seconds[name] if timed and name != "ceiling" else None
+    for (name, answers), speed_ in zip(predictions.items(), speeds.sum(0).tolist(), strict=True):
+        speed = speed_ if speed_ and name != "ceiling" else None
         variants[name] = _variant(name, answers, labels_, model.config.classes, speed, predictions)
     return Evaluation(labels_, model.config.class_names, variants)
 
@@ -169,13 +175,15 @@ def _variant(
     )
 
 
-def _own_lengths(model: CapsNet, master: MasterCoefficients, images: Tensor, labels: Tensor) -> Tensor:
+def _own_lengths(
+    model: CapsNet, containers: Tensor, master: MasterCoefficients, images: Tensor, labels: Tensor
+) -> Tensor:
     """Lengths ``(b j)`` with each image's own class's container, normalised, for coefficients."""
     weight = model.routing.weight
     capsules = model.lower_capsules(images)  # (b, i, d)
     lengths = capsules.new_empty(len(images), model.config.classes)
     for label in torch.unique(labels):
-        mean = master.containers[label] / master.counts[label]  # (i, j)
+        mean = containers[label] / master.counts[label]  # (i, j)
         rows = normalize(mean, master.normalization, master.lower, master.upper)  # (i, j)
         mine = labels == label
         folded = fold_weights(weight, rows.to(weight.device, weight.dtype))  # (i·d, j·e)

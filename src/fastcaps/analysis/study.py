@@ -223,11 +223,14 @@ def _master_matrix(
 ) -> None:
     """How it is made, the matrix, and where a class's parts are (analyses 6 and 7)."""
     names, values = config.class_names, master.values.numpy()
-    normalized = normalized_containers(master)  # (j, i, j)
-    reduced = normalized.diagonal(axis1=0, axis2=2)  # (i, j)
-    found["procedure"] = draw.procedure_figure(
-        master.containers.numpy(), normalized, values, master.counts.numpy(), names
-    )
+    is_reduction = master.method == "containers"
+    if master.containers is not None:
+        normalized = normalized_containers(master.containers, master)  # (j, i, j)
+        reduced = normalized.diagonal(axis1=0, axis2=2)  # (i, j)
+        is_reduction = bool(np.allclose(values, reduced, atol=1e-6))
+        found["procedure"] = draw.procedure_figure(
+            master.containers.numpy(), normalized, values, master.counts.numpy(), names
+        )
     found["master_matrix"] = draw.master_matrix_figure(values, names)
     maps = by_position(values, config)  # (j, types, height, width)
     means = maps.mean(1)  # (j, height, width)
@@ -244,7 +247,7 @@ def _master_matrix(
         "high": _plain(high),
         "below_low": _plain((values < low).mean()),
         "above_high": _plain((values > high).mean()),
-        "is_reduction": bool(np.allclose(values, reduced, atol=1e-6)),
+        "is_reduction": is_reduction,
         "values": _plain(values),
     }
     numbers["positions"] = {

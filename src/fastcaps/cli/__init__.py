@@ -7,6 +7,7 @@ import typer
 
 from fastcaps._version import __version__
 from fastcaps.cli import ablate, accumulate, analyze, bench, data, demo, evaluate, export, predict, train
+from fastcaps.cli._common import quiet, wait_for_the_first
 
 app = typer.Typer(
     name="fastcaps",
@@ -46,5 +47,11 @@ app.command("bench")(bench.bench)
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; of several processes only the first prints."""
+    quiet()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code == 2:
+            wait_for_the_first()
+        raise

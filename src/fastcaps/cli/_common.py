@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from fastcaps import distributed
+from fastcaps._extras import require
+
 if TYPE_CHECKING:
     import torch
 
@@ -33,30 +36,97 @@ R = TypeVar("R")
 def command(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function a subcommand that fails with one line: exit code 1, or 130 when interrupted.
 
-    With ``FASTCAPS_TRACEBACK=1`` in the environment the traceback is shown instead.
+    It works in one process and refuses to be started in several. With ``FASTCAPS_TRACEBACK=1`` in the environment the
+    traceback is shown instead.
     """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
+        with _one_line():
+            size = distributed.launched()[1]
+            if size > 1:
+                raise ValueError(
+                    f"fastcaps {function.__name__} works in one process, {size} were started: leave torchrun out"
+                )
             return function(*args, **kwargs)
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(130) from None
-        except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
-            words = _explained(error)
-            if words is None or os.environ.get("FASTCAPS_TRACEBACK") == "1":
-                raise
-            typer.echo(f"error: {words}", err=True)
-            raise typer.Exit(1) from None
 
     return wrapped
 
 
-def _explained(error: Exception) -> str | None:
+def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
+    """The same for a subcommand that several processes may share: of what all have to say, one says it."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _one_line():
+            if distributed.launched()[1] == 1:
+                return function(*args, **kwargs)
+            require(f"fastcaps {function.__name__} in several processes", "torch")
+            with distributed.joined() as world, _one_line(world):
+                return function(*args, **kwargs)
+
+    return wrapped
+
+
+def quiet() -> None:
+    """Let only the first of several processes print; errors that others alone have go by `_one_line`."""
+    if distributed.launched()[0] > 0:
+        # Open until the process ends.
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+
+
+@contextmanager
+def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
+    """Turn errors into one line, said once, and an exit code."""
+    try:
+        yield
+    except distributed.EndedElsewhereError as error:
+        raise typer.Exit(error.code) from None
+    except KeyboardInterrupt:
+        _say("interrupted", world, 130)
+        raise typer.Exit(130) from None
+    except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        words = _explained(error, world)
+        if words is None or os.environ.get("FASTCAPS_TRACEBACK") == "1":
+            world.end(1)
+            if not world.alone:
+                sys.stderr = sys.__stderr__
+            raise
+        _say(f"error: {words}", world, 1)
+        raise typer.Exit(1) from None
+
+
+def _say(words: str, world: distributed.World, code: int) -> None:
+    world.end(code)
+    if world.alone:
+        typer.echo(words, err=True)
+        wait_for_the_first()
+    elif world.says(words):
+        typer.echo(words, file=sys.__stderr__)
+
+
+def wait_for_the_first() -> None:
+    """In another process than the first, wait to be ended.
+
+    The first is about to say why it ends, and the launcher would stop it at once if another ended before.
+    """
+    if distributed.launched()[0] > 0:
+        time.sleep(30)
+
+
+def _explained(error: Exception, world: distributed.World) -> str | None:
     """What an error says in the user's terms; None for one that is nobody's input."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
+    try:
+        lost = world.lost_another(error)
+    except distributed.EndedElsewhereError as ended:
+        raise typer.Exit(ended.code) from None
+    if lost:
+        return (
+            "another process of this job has died or doesn't answer any more: see above what it said, then start again "
+            "(fastcaps train goes on from its checkpoint with --resume)"
+        )
     if isinstance(error, RuntimeError):
         return None
     return str(error)
@@ -94,13 +164,18 @@ def this_command() -> str:
 
 
 def set_up(device: str, threads: int | None) -> "torch.device":
-    """Set the number of threads and find the device."""
+    """Set the number of threads and find the device; processes on one machine share its cores and its GPUs."""
     import torch
 
+    world = distributed.current()
     if threads is not None:
         torch.set_num_threads(threads)
+    elif not world.alone:
+        torch.set_num_threads(max(1, cores() // world.local_size))
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not world.alone:
+        device = f"cuda:{world.local_rank}"
     try:
         found = torch.device(device)
         torch.zeros(1, device=found).item()
@@ -110,16 +185,22 @@ def set_up(device: str, threads: int | None) -> "torch.device":
     return found
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def counted(task: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; what it gives is told how many were just done."""
+    """A progress bar on stderr, of all processes together; what it gives is told how many were just done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=_stderr()
     ) as progress:
         number = progress.add_task(task, total=total)
-        yield lambda count: progress.update(number, advance=count)
+        yield distributed.current().counting(lambda count: progress.update(number, advance=count))
+        progress.update(number, completed=total)
 
 
 @contextmanager

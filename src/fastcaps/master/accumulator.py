@@ -2,6 +2,10 @@
 
 Three pure steps and a small class that holds their sums. Sums are float64, so that pieces in any order, or on any
 number of machines, give the same result.
+
+Containers take classes² × lower capsules numbers: 0.9 MB for MNIST's ten classes, 9 GB for a thousand. Each class's
+container becomes its column of the matrix by itself, so that an accumulator may hold some of the classes only, and
+`combined` makes the matrix from such parts, one after another or one on each of several machines.
 """
 
 import copy
@@ -14,12 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps._checks import check_normalization
+from fastcaps.distributed import ALONE, World
 from fastcaps.functional import Normalization, normalize
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.coefficients import MasterCoefficients, Method
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
+
+# Coefficients brought to float64 at a time (64 MB), and asked of the network at a time (256 MB).
+_PIECE, _ROUTED = 2**23, 2**26
 
 
 @final
@@ -33,8 +41,18 @@ class MasterAccumulator:
         normalization: Normalization = "max_min",
         lower: float = 0.0,
         upper: float = 1.0,
+        only: range | None = None,
     ) -> None:
-        """Start from nothing, for coefficient matrices of ``lower_capsules × classes``."""
+        """Start from nothing, for coefficient matrices of ``lower_capsules × classes``.
+
+        Args:
+            lower_capsules: rows of a matrix.
+            classes: its columns.
+            normalization: of the network's routing.
+            lower: lower bound of Max-Min.
+            upper: upper bound of Max-Min.
+            only: the classes whose images will come, where a part of the sums is to be held; all when None.
+        """
         if lower_capsules < 1 or classes < 2:
             raise ValueError(
                 f"coefficients of {lower_capsules}×{classes} capsules can't be accumulated: "
@@ -43,24 +61,32 @@ class MasterAccumulator:
         check_normalization(normalization, lower, upper)
         self.normalization: Normalization = normalization
         self.lower, self.upper = lower, upper
-        self.containers = torch.zeros(classes, lower_capsules, classes, dtype=torch.float64)  # (j, i, j)
+        self.only = range(classes) if only is None else only
+        if not 0 <= self.only.start <= self.only.stop <= classes or self.only.step != 1:
+            raise ValueError(f"only is {only}, expected a range of the {classes} classes")
+        self.containers = torch.zeros(len(self.only), lower_capsules, classes, dtype=torch.float64)  # (j, i, j)
         self.counts = torch.zeros(classes, dtype=torch.int64)  # (j)
         self.iteration: int | None = None
         self.filters: list[dict[str, Any]] = []
         self.model_hash: str | None = None
 
     @classmethod
-    def for_model(cls, model: CapsNet, iteration: int) -> Self:
+    def for_model(cls, model: CapsNet, iteration: int, only: range | None = None) -> Self:
         """Start from nothing, for the coefficients of this iteration of a network."""
         config = model.config
         normalization = cast(Normalization, config.normalization)
-        sums = cls(config.lower_capsules, config.classes, normalization, config.lower, config.upper)
+        sums = cls(config.lower_capsules, config.classes, normalization, config.lower, config.upper, only)
         sums.iteration, sums.model_hash = iteration, weights_hash(model)
         return sums
 
     @classmethod
     def from_coefficients(cls, master: MasterCoefficients) -> Self:
         """The sums that a file of master coefficients keeps, to be merged with others or added to."""
+        if master.containers is None:
+            raise ValueError(
+                f"the sums of these coefficients of {len(master.counts)} classes were not kept, since they were "
+                "accumulated in parts: accumulate all images at once"
+            )
         lower_capsules, classes = master.values.shape
         sums = cls(lower_capsules, classes, master.normalization, master.lower, master.upper)
         sums.containers += master.containers
@@ -71,20 +97,28 @@ class MasterAccumulator:
 
     def update(self, coefficients: Tensor, labels: Tensor) -> Self:
         """Add the coefficients ``(b i j)`` of images with these labels ``(b)``."""
-        classes, lower_capsules, _ = self.containers.shape
+        _, lower_capsules, classes = self.containers.shape
         if coefficients.ndim != 3 or coefficients.shape[1:] != (lower_capsules, classes):
             raise ValueError(
                 f"coefficients have shape {tuple(coefficients.shape)}, expected (batch, {lower_capsules}, {classes})"
             )
         labels = checked_labels(labels.cpu(), len(coefficients), classes)
-        values = coefficients.detach().to("cpu", torch.float64)
-        if not values.isfinite().all():
-            number = int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise ValueError(
-                f"coefficients of image {number} of this batch are not finite: check the network's weights"
-            )
-        self.containers.index_add_(0, labels, values)
-        self.counts += torch.bincount(labels, minlength=classes)
+        for label in labels.tolist():
+            if label not in self.only:
+                raise ValueError(
+                    f"label {label} is outside the classes {self.only.start} … {self.only.stop - 1} of this part"
+                )
+        size = max(1, _PIECE // (lower_capsules * classes))
+        for start in range(0, len(labels), size):
+            piece = slice(start, start + size)
+            values = coefficients[piece].detach().to("cpu", torch.float64)
+            if not values.isfinite().all():
+                number = start + int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(
+                    f"coefficients of image {number} of this batch are not finite: check the network's weights"
+                )
+            self.containers.index_add_(0, labels[piece] - self.only.start, values)
+            self.counts += torch.bincount(labels[piece], minlength=classes)
         return self
 
     def merge(self, other: "MasterAccumulator") -> Self:
@@ -98,6 +132,11 @@ class MasterAccumulator:
                 mine[name] = [a + b for a, b in zip(mine[name], theirs[name], strict=True)]
         return self
 
+    def add_up(self, world: World) -> Self:
+        """Replace the sums by those of all ranks, each of which has had some of the images."""
+        world.add_up(self.containers, self.counts)
+        return self
+
     def compute(self, provenance: dict[str, Any] | None = None, method: Method = "containers") -> MasterCoefficients:
         """The master coefficients of what was added so far.
 
@@ -108,48 +147,85 @@ class MasterAccumulator:
                 the classes' own columns are averaged, into one matrix, and its rows normalised. ``"pooled"`` doesn't
                 look at classes: the mean of all matrices, its rows normalised.
         """
-        if method not in get_args(Method):
-            raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
-        empty = (self.counts == 0).nonzero().flatten().tolist()
-        if empty:
-            words = ", ".join(str(k) for k in empty)
-            raise ValueError(
-                f"no image of class {words} was accumulated, of {len(self.counts)} classes: "
-                "every class needs at least one"
-            )
-        return MasterCoefficients(
-            values=self._values(method),
-            containers=self.containers.clone(),
-            counts=self.counts.clone(),
-            normalization=self.normalization,
-            lower=self.lower,
-            upper=self.upper,
-            method=method,
-            iteration=self.iteration,
-            filters=copy.deepcopy(self.filters),
-            model_hash=self.model_hash,
-            provenance=provenance or {},
-        )
+        return combined([self], provenance, method)
 
-    def _values(self, method: Method) -> Tensor:
-        """The reduction of the sums ``(j i j)`` to one matrix ``(i j)``."""
+    def contribution(self, method: Method) -> Tensor:
+        """What this part's classes bring to the matrix ``(i j)``, zero in other columns; parts add up.
+
+        For ``"containers"`` and ``"columns"`` their own columns, for ``"pooled"`` the sum of all coefficients.
+        """
+        _, lower_capsules, classes = self.containers.shape
         if method == "pooled":
-            mean = self.containers.sum(0) / self.counts.sum()  # (i, j)
-            return normalize(mean, self.normalization, self.lower, self.upper)
-        means = self.containers / self.counts[:, None, None]  # (j, i, j)
-        if method == "columns":
-            own = means.diagonal(dim1=0, dim2=2)  # (i, j): of each class's mean its own column
-            return normalize(own, self.normalization, self.lower, self.upper).contiguous()
-        rows = normalize(means, self.normalization, self.lower, self.upper)  # (j, i, j)
-        return rows.diagonal(dim1=0, dim2=2).contiguous()  # (i, j): of each class's container its own column
+            return self.containers.sum(0)  # (i, j)
+        found = torch.zeros(lower_capsules, classes, dtype=torch.float64)
+        for sums, label in zip(self.containers, self.only, strict=True):
+            mean = sums / self.counts[label].clamp_min(1)  # (i, j)
+            if method == "containers":
+                mean = normalize(mean, self.normalization, self.lower, self.upper)
+            found[:, label] = mean[:, label]
+        return found
 
     def _settings(self) -> str:
-        classes, lower_capsules, _ = self.containers.shape
+        _, lower_capsules, classes = self.containers.shape
         bounds = f" from {self.lower} to {self.upper}" if self.normalization == "max_min" else ""
         text = f"{lower_capsules}×{classes} capsules with {self.normalization}{bounds}"
+        if len(self.only) < classes:
+            text += f", classes {self.only.start} … {self.only.stop - 1}"
         text += f", iteration {self.iteration}" if self.iteration is not None else ""
         text += "".join(f", filter {filter_words(entry['name'], entry['options'])}" for entry in self.filters)
         return text + (f", weights {self.model_hash[:12]}" if self.model_hash is not None else "")
+
+
+def combined(
+    parts: Iterable[MasterAccumulator],
+    provenance: dict[str, Any] | None = None,
+    method: Method = "containers",
+    world: World = ALONE,
+) -> MasterCoefficients:
+    """The master coefficients of accumulators that hold some of the classes each, and together all of them.
+
+    Args:
+        parts: at least one; each is done with when the next is asked for, so that they need not exist together.
+        provenance: as for `MasterAccumulator.compute`.
+        method: as for `MasterAccumulator.compute`.
+        world: when the parts of other ranks hold other classes; then all get the same result.
+
+    Returns:
+        The coefficients, with the sums only where one part holds all classes.
+    """
+    if method not in get_args(Method):
+        raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
+    last, found = None, None
+    for last in parts:
+        brought = last.contribution(method)
+        found = (brought, last.counts.clone()) if found is None else (found[0] + brought, found[1] + last.counts)
+    if last is None or found is None:
+        raise ValueError("there are no parts to combine: expected at least one")
+    values, counts = found
+    world.add_up(values, counts)
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if empty:
+        words = ", ".join(str(k) for k in empty)
+        raise ValueError(
+            f"no image of class {words} was accumulated, of {len(counts)} classes: every class needs at least one"
+        )
+    if method == "pooled":
+        values = values / counts.sum()
+    if method != "containers":
+        values = normalize(values, last.normalization, last.lower, last.upper)
+    return MasterCoefficients(
+        values=values.contiguous(),
+        containers=last.containers.clone() if world.alone and len(last.only) == len(counts) else None,
+        counts=counts,
+        normalization=last.normalization,
+        lower=last.lower,
+        upper=last.upper,
+        method=method,
+        iteration=last.iteration,
+        filters=copy.deepcopy(last.filters),
+        model_hash=last.model_hash,
+        provenance=provenance or {},
+    )
 
 
 def filter_words(name: str, options: dict[str, Any]) -> str:
@@ -180,6 +256,7 @@ def accumulate(
     filters: Sequence[dict[str, Any]] = (),
     observe: Callable[[int], None] = lambda images: None,
     provenance: dict[str, Any] | None = None,
+    world: World = ALONE,
 ) -> MasterCoefficients:
     """Run the training images through a trained network once and accumulate its routing coefficients.
 
@@ -193,6 +270,7 @@ def accumulate(
         filters: its report, to be kept with the result.
         observe: told how many images were just done.
         provenance: anything worth keeping with the result, as JSON, such as where the images came from.
+        world: where each rank has its own images; then all get the same result.
 
     Returns:
         The master coefficients, for `fold`.
@@ -200,7 +278,6 @@ def accumulate(
     number = checked_iteration(model.config, iteration)
     sums = MasterAccumulator.for_model(model, number)
     sums.filters = copy.deepcopy(list(filters))
-    device = model.routing.weight.device
     seen = 0
     for images, labels in batches:
         total = len(labels)
@@ -210,11 +287,20 @@ def accumulate(
                 raise ValueError(f"keep is for {len(keep)} images, but more came: it must be of the same images")
             images, labels = images[chosen.to(images.device)], labels[chosen.to(labels.device)]
         seen += total
-        if len(labels):
-            # The coefficients of iteration k don't depend on those that follow: route only that far.
-            output = model(images.to(device), with_coefficients=True, iterations=number)
-            sums.update(output.coefficients, labels)
+        add_routed(model, images, labels, sums, number)
         observe(total)
     if keep is not None and seen != len(keep):
         raise ValueError(f"keep is for {len(keep)} images, but {seen} came: it must be of the same images")
-    return sums.compute(provenance, method)
+    return sums.add_up(world).compute(provenance, method)
+
+
+@torch.no_grad()
+def add_routed(model: CapsNet, images: Tensor, labels: Tensor, sums: MasterAccumulator, iteration: int) -> None:
+    """Add the coefficients that an iteration of routing gives images ``(b c h w)``, few at a time if they are large."""
+    device = model.routing.weight.device
+    size = max(1, _ROUTED // (model.config.lower_capsules * model.config.classes))
+    for some, their in zip(torch.split(images, size), torch.split(labels, size), strict=True):
+        if len(their):
+            # The coefficients of iteration k don't depend on those that follow: route only that far.
+            output = model(some.to(device), with_coefficients=True, iterations=iteration)
+            sums.update(output.coefficients, their)

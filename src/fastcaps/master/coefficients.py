@@ -29,7 +29,8 @@ class MasterCoefficients:
 
     Attributes:
         values: ``(i j)``, float64.
-        containers: sums of the coefficient matrices of each class's images, ``(j i j)``, float64.
+        containers: sums of the coefficient matrices of each class's images, ``(j i j)``, float64; None where they were
+            too large to be kept.
         counts: images of each class ``(j)``.
         normalization: of the containers' rows, the network's own.
         lower: lower bound of Max-Min.
@@ -44,7 +45,7 @@ class MasterCoefficients:
     """
 
     values: Tensor
-    containers: Tensor
+    containers: Tensor | None
     counts: Tensor
     normalization: Normalization
     lower: float = 0.0
@@ -63,7 +64,8 @@ class MasterCoefficients:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
-        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
+        found = {name: getattr(self, name) for name in _TENSORS}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items() if tensor is not None}
         metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary())}
         write_atomically({Path(path): safetensors.torch.save(tensors, metadata=metadata)})
 
@@ -77,14 +79,15 @@ class MasterCoefficients:
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                if metadata.get("kind") != _KIND or set(file.keys()) != set(_TENSORS):
+                names = set(file.keys())
+                if metadata.get("kind") != _KIND or not {"values", "counts"} <= names <= set(_TENSORS):
                     raise ValueError(f"{path} holds no master coefficients: it was written by something else")
                 if metadata.get("format") != str(_FORMAT):
                     raise ValueError(
                         f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
                         "use the version that wrote it, or a newer one"
                     )
-                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+                tensors = {name: file.get_tensor(name) if name in names else None for name in _TENSORS}
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
         try:
@@ -99,8 +102,9 @@ class MasterCoefficients:
     def _check(self, path: Path) -> None:
         """Refuse a file whose parts don't belong together."""
         i, j = self.values.shape if self.values.ndim == 2 else (0, 0)
-        if self.containers.shape != (j, i, j) or self.counts.shape != (j,):
-            shapes = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in _TENSORS)
+        present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        if present.get("containers", self.values.new_empty(j, i, j)).shape != (j, i, j) or self.counts.shape != (j,):
+            shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in present.items())
             raise ValueError(f"{path} is damaged: its parts don't fit together ({shapes})")
-        if not (self.values.isfinite().all() and self.containers.isfinite().all()):
+        if not all(bool(tensor.isfinite().all()) for tensor in present.values()):
             raise ValueError(f"{path} is damaged: it holds numbers that are not finite")

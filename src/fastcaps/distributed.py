@@ -1,0 +1,276 @@
+"""Several processes that work as one, started by ``torchrun`` or anything else that sets its environment variables.
+
+A `World` is what a function needs to know to do its share and to add up what all have found. `ALONE`, the world of one
+process, has no process group, and everything in it is as if this module did not exist.
+
+Two kinds of waiting. Within a training step all ranks do the same at the same time, and one that doesn't answer for
+50 seconds has died. Everywhere else ranks may be minutes apart, because one reads slower or writes a file: there they
+first meet at the launcher's key-value store, patiently, and only then exchange what they have.
+
+This module waits for torch only when there is more than one process.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+# What torch.distributed calls env://.
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Seconds: for an answer within a step, and for ranks that may be far apart.
+_TIMEOUT, _PATIENCE = 50, 1800
+
+
+class EndedElsewhereError(Exception):
+    """Another rank has ended the job and said why.
+
+    Attributes:
+        code: with which it ended.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"another process ended the job with exit code {code}")
+        self.code = code
+
+
+def launched() -> tuple[int, int]:
+    """Number of this process and how many a launcher started, from the environment; 0 of 1 without one."""
+    if not all(os.environ.get(name) for name in _VARIABLES):
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+@final
+class World:
+    """The processes that work on one job, seen from one of them.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+        local_rank: number of this process on its machine.
+        local_size: number of processes on this machine.
+    """
+
+    def __init__(
+        self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, store: Any = None
+    ) -> None:
+        """Processes that meet at a ``torch.distributed.Store``; only `joined` makes worlds of more than one."""
+        self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
+        self._store = store
+        self._meetings = 0
+        self._passes = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """This rank's part of so many things in a row: parts follow each other by rank and differ by one at most."""
+        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def meet(self) -> None:
+        """Wait until all ranks are here."""
+        if self.alone:
+            return
+        self._meetings += 1
+        key = f"meeting/{self._meetings}"
+        self._store.add(key, 1)
+        self._wait(lambda: self._store.add(key, 0) >= self.size, "the others")
+
+    def first_does(self, work: Callable[[], None]) -> None:
+        """Let the first rank do something, such as writing a file, while the others wait for it."""
+        if self.first:
+            work()
+        self.meet()
+
+    def after_first(self, work: Callable[[], T]) -> T:
+        """Do something that leaves files for others, such as a download: the first rank before all others."""
+        if self.first:
+            found = work()
+        self.meet()
+        return found if self.first else work()
+
+    def add_up(self, *tensors: "torch.Tensor") -> None:
+        """Replace each tensor by the sum of all ranks', however long they take to come."""
+        self.meet()
+        self.add_up_now(*tensors)
+
+    def add_up_now(self, *tensors: "torch.Tensor") -> None:
+        """The same between ranks that do the same at the same time."""
+        if not self.alone:
+            import torch.distributed
+
+            for tensor in tensors:
+                torch.distributed.all_reduce(tensor)
+
+    def concatenated(self, array: NDArray[Scalar]) -> NDArray[Scalar]:
+        """The arrays ``(n …)`` of all ranks behind each other by rank; lengths may differ."""
+        if self.alone:
+            return array
+        import torch
+        import torch.distributed as dist
+
+        self.meet()
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(array)]))
+        parts = []
+        for rank, length in enumerate(lengths):
+            part = np.empty((int(length), *array.shape[1:]), array.dtype)
+            if rank == self.rank:
+                part[:] = array
+            if part.size:
+                # As bytes, which come through unchanged whatever they mean.
+                dist.broadcast(torch.from_numpy(part.reshape(-1).view(np.uint8)), src=rank)
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def least(self, number: int) -> int:
+        """The smallest of all ranks' numbers."""
+        return int(self.concatenated(np.array([number])).min())
+
+    def check_same(self, **values: Any) -> None:
+        """Refuse to go on when ranks differ in what must be the same, such as hashes of weights and images."""
+        if self.alone:
+            return
+        self._meetings += 1
+        key = f"same/{self._meetings}"
+        if self.first:
+            self._store.set(key, json.dumps(values))
+        self._wait(lambda: self._store.check([key]), "process 0")
+        expected = json.loads(self._store.get(key))
+        mine = json.loads(json.dumps(values))
+        for name, value in mine.items():
+            if value != expected[name]:
+                raise ValueError(
+                    f"the processes of this job differ: {name} is {value} in process {self.rank} and "
+                    f"{expected[name]} in process 0: start all with the same command, files and versions"
+                )
+        self.meet()
+
+    def counting(self, observe: Callable[[int], None]) -> Callable[[int], None]:
+        """Something to tell of progress, so that the first rank's observer hears of what all ranks have done."""
+        if self.alone:
+            return observe
+        self._passes += 1
+        key = f"progress/{self._passes}"
+        told = 0
+
+        def count(done: int) -> None:
+            nonlocal told
+            total = self._store.add(key, done)
+            if self.first:
+                observe(total - told)
+                told = total
+
+        return count
+
+    def end(self, code: int) -> None:
+        """Let the others know that this rank ends the job, so that they need not complain that it is gone."""
+        if not self.alone:
+            with suppress(RuntimeError):
+                self._store.set("ended", str(code))
+
+    def says(self, words: str) -> bool:
+        """Whether it is up to this rank to say something that others have to say as well."""
+        if self.alone:
+            return True
+        with suppress(RuntimeError):
+            return bool(self._store.add(f"said/{hashlib.sha256(words.encode()).hexdigest()}", 1) == 1)
+        return True
+
+    def lost_another(self, error: Exception) -> bool:
+        """Whether an error means that another rank is gone or doesn't answer.
+
+        Raises:
+            EndedElsewhereError: when that one has said why.
+        """
+        if self.alone or not isinstance(error, RuntimeError):
+            return False
+        from torch.distributed import DistError
+
+        # Gloo raises plain RuntimeErrors, which name its source files.
+        lost = isinstance(error, DistError) or "gloo" in str(error) or "NCCL" in str(error)
+        if lost:
+            self._raise_if_ended()
+        return lost
+
+    def _wait(self, there: Callable[[], bool], whom: str) -> None:
+        start, pause = time.monotonic(), 0.0005
+        while not there():
+            self._raise_if_ended()
+            if time.monotonic() - start > _PATIENCE:
+                raise TimeoutError(
+                    f"process {self.rank} of {self.size} has waited {_PATIENCE} seconds for {whom}: "
+                    "see whether they still run, and start again"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    def _raise_if_ended(self) -> None:
+        with suppress(RuntimeError):
+            if self._store.check(["ended"]):
+                raise EndedElsewhereError(int(self._store.get("ended")))
+
+
+ALONE = World()
+_current = ALONE
+
+
+def current() -> World:
+    """The world that `joined` made in this process, or `ALONE`."""
+    return _current
+
+
+@contextmanager
+def joined() -> Iterator[World]:
+    """Join the processes that a launcher started, for as long as this lasts; `ALONE` when there is only one.
+
+    On processors ranks talk by gloo, on GPUs by nccl.
+    """
+    global _current
+    rank, size = launched()
+    if size == 1:
+        yield ALONE
+        return
+    import torch
+    import torch.distributed as dist
+
+    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_PATIENCE)))
+    local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
+    world = World(rank, size, local_rank, local_size, dist.PrefixStore("fastcaps", store))
+    world.meet()
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+        store=dist.PrefixStore("group", store),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=_TIMEOUT),
+    )
+    _current = world
+    try:
+        yield world
+        dist.destroy_process_group()
+    finally:
+        _current = ALONE
+
+
+_LOCAL = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}

@@ -1,0 +1,151 @@
+"""Accumulating over a part of a data set, in as many processes as there are and within the memory at hand.
+
+As long as the containers of all classes fit, each rank takes its share of the images and the sums are added up. Where
+they don't, classes are divided: each rank takes all images of some classes, as many classes at a time as fit, and only
+the finished columns travel. Either way an image is read once, by one rank, and the matrix is the same.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastcaps.data import Split, batches
+from fastcaps.distributed import ALONE, World
+from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, accumulate
+from fastcaps.master.accumulator import add_routed, checked_iteration, combined
+from fastcaps.nn import CapsNet
+
+# Sums, their copy in the result, and the content of the file.
+_COPIES = 3
+_NUMBER = 8
+
+
+class Plan(NamedTuple):
+    """How containers are held.
+
+    Attributes:
+        parts: the classes that this rank takes one after another; None when all fit at once.
+        words: the same for people; empty when all fit at once.
+    """
+
+    parts: list[range] | None
+    words: str
+
+
+def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: World = ALONE) -> Plan:
+    """Decide how containers are held.
+
+    Args:
+        counts: images of each class ``(j)``.
+        lower_capsules: rows of a coefficient matrix.
+        memory: bytes that they may take in each process; the same on all ranks.
+        world: the ranks that share the work.
+    """
+    classes = len(counts)
+    one = classes * lower_capsules * _NUMBER
+    if _COPIES * classes * one <= memory:
+        return Plan(None, "")
+    # Neighbouring classes with about as many images for each rank.
+    before = np.concatenate([[0], np.cumsum(counts)])  # (j + 1)
+    bounds = np.searchsorted(before, before[-1] * np.arange(world.size + 1) / world.size)  # (ranks + 1)
+    bounds[0], bounds[-1] = 0, classes
+    mine = range(int(bounds[world.rank]), int(bounds[world.rank + 1]))
+    size = max(1, memory // one)
+    parts = [mine[k : k + size] for k in range(0, len(mine), size)] or [mine]
+    where = f" by {world.size} processes" if not world.alone else ""
+    words = (
+        f"the sums of {classes} classes take {classes * one / 1e9:.2g} GB, and {memory / 1e9:.2g} GB are at hand: "
+        f"classes are taken {min(size, max(np.diff(bounds)))} at a time{where}, and sums are not kept"
+    )
+    return Plan(parts, words)
+
+
+def memory_at_hand(world: World = ALONE) -> int:
+    """Bytes that each process may take: half of what is free on its machine, the least of all ranks."""
+    return world.least(min(_free_bytes()) // (2 * world.local_size))
+
+
+def _free_bytes() -> list[int]:
+    """Of the machine, and of the group that limits the process, where the system tells."""
+    found = [2**62]
+    information = Path("/proc/meminfo")
+    if information.exists():
+        lines = dict(line.split(":", 1) for line in information.read_text().splitlines())
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for folder in (group, group / "memory"):
+            if (folder / limit).exists() and (folder / limit).read_text().strip().isdecimal():
+                found.append(max(0, int((folder / limit).read_text()) - int((folder / used).read_text())))
+    return found
+
+
+def accumulate_split(
+    model: CapsNet,
+    images: Split,
+    view: Callable[[Tensor], Tensor],
+    batch_size: int,
+    *,
+    iteration: int | Literal["after"] | None = None,
+    method: Method = "containers",
+    filters: Sequence[dict[str, Any]] = (),
+    observe: Callable[[int], None] = lambda images: None,
+    announce: Callable[[str], None] = lambda words: None,
+    provenance: dict[str, Any] | None = None,
+    memory: int | None = None,
+    world: World = ALONE,
+) -> MasterCoefficients:
+    """Accumulate over images, each read once by one rank.
+
+    Args:
+        model: the trained network; not touched.
+        images: that have a say.
+        view: of them, as for `batches`.
+        batch_size: images at a time on each rank.
+        iteration: as for `accumulate`.
+        method: as for `accumulate`.
+        filters: the report of filters that chose the images.
+        observe: told how many images were just done.
+        announce: told how classes are divided, where they are.
+        provenance: as for `accumulate`.
+        memory: bytes that sums may take in each process; `memory_at_hand` when None.
+        world: the ranks that share the work; all get the same result.
+    """
+    config = model.config
+    counts = torch.bincount(images.labels, minlength=config.classes).numpy()
+    planned = plan(counts, config.lower_capsules, memory_at_hand(world) if memory is None else memory, world)
+    if planned.parts is None:
+        mine = images if world.alone else images.subset(torch.arange(len(images))[world.share(len(images))])
+        return accumulate(
+            model,
+            batches(mine, batch_size, view=view),
+            iteration=iteration,
+            method=method,
+            filters=filters,
+            observe=observe,
+            provenance=provenance,
+            world=world,
+        )
+    announce(planned.words)
+    number = checked_iteration(config, iteration)
+
+    def sums(parts: Sequence[range]) -> Iterator[MasterAccumulator]:
+        for classes in parts:
+            one = MasterAccumulator.for_model(model, number, classes)
+            one.filters = list(filters)
+            chosen = (images.labels >= classes.start) & (images.labels < classes.stop)
+            for some, labels in batches(images.subset(chosen.nonzero().flatten()), batch_size, view=view):
+                add_routed(model, some, labels, one, number)
+                observe(len(labels))
+            yield one
+            del one
+
+    return combined(sums(planned.parts), provenance, method, world)
