@@ -31,7 +31,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 # What torch.distributed calls env://.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Seconds: for an answer within a step, and for ranks that may be far apart.
-_TIMEOUT, _PATIENCE = 50, 1800
+_TIMEOUT, _PATIENCE = 50, 7200
 
 
 class EndedElsewhereError(Exception):
@@ -253,14 +253,16 @@ def joined() -> Iterator[World]:
         return
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_PATIENCE)))
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_PATIENCE)))
     local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
-    world = World(rank, size, local_rank, local_size, dist.PrefixStore("fastcaps", store))
+    world = World(rank, size, local_rank, local_size, PrefixStore("fastcaps", store))
     world.meet()
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        store=dist.PrefixStore("group", store),
+        store=PrefixStore("group", store),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=_TIMEOUT),

@@ -50,7 +50,11 @@ def output_lengths(
         folded.append(fast(on_device).lengths.float().cpu().numpy())
         labels.append(truth.cpu().numpy())
         observe(len(truth))
-    found = Lengths(*(world.concatenated(np.concatenate(parts)) for parts in (labels, dynamic, folded)))
+    found = Lengths(
+        world.concatenated(np.concatenate(labels)),
+        world.concatenated(np.concatenate(dynamic)),
+        world.concatenated(np.concatenate(folded)),
+    )
     if not len(found.labels):
         raise ValueError("there are no test images to measure lengths on")
     return found

@@ -19,7 +19,9 @@ from fastcaps._extras import require
 if TYPE_CHECKING:
     import torch
 
-    from fastcaps.training import Report
+    from fastcaps.data import DataSet, Split
+    from fastcaps.nn import CapsNet
+    from fastcaps.training import Report, Run
 
 RunArgument = Annotated[
     Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
@@ -183,6 +185,25 @@ def set_up(device: str, threads: int | None) -> "torch.device":
         reason = str(error).splitlines()[0]
         raise ValueError(f"device {device!r} can't be used here ({reason}): try cpu, or auto") from None
     return found
+
+
+def run_and_data(run: "Run", device: "torch.device", data_dir: Path | None) -> tuple["CapsNet", "DataSet"]:
+    """A run's network and its data; refused when the processes of a job find others."""
+    from fastcaps.nn.pretrained import weights_hash
+
+    world = distributed.current()
+    model = run.model().to(device)
+    data = world.after_first(lambda: run.data(data_dir))
+    if not world.alone:
+        world.check_same(weights=weights_hash(model), images=data.fingerprint)
+    return model, data
+
+
+def share(images: "Split") -> "Split":
+    """The part of images that this process looks at: all when it is alone."""
+    import torch
+
+    return images.subset(torch.arange(len(images))[distributed.current().share(len(images))])
 
 
 def cores() -> int:

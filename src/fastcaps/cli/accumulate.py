@@ -15,11 +15,13 @@ from fastcaps.cli._common import (
     RunArgument,
     Threads,
     chosen,
-    command,
     counted,
+    distributed_command,
     print_json,
     print_table,
+    run_and_data,
     set_up,
+    share,
     this_command,
 )
 from fastcaps.shipped import is_shipped
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from fastcaps.training import Run
 
 
-@command
+@distributed_command
 def accumulate(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="Where to write; RUN/master.safetensors by default.")] = None,
@@ -67,6 +69,10 @@ def accumulate(
     components: Annotated[int | None, typer.Option(help="em: principal components.")] = None,
     seed: Annotated[int | None, typer.Option(help="kmeans, em: of finding clusters.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    memory: Annotated[
+        float | None,
+        typer.Option(help="Gigabytes that sums may take in each process; half of what is free by default."),
+    ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -75,7 +81,8 @@ def accumulate(
     """Accumulate routing coefficients over the training images, and fold them.
 
     One pass in the test view, without augmentation, and one before it when there are filters. Writes
-    RUN/master.safetensors and the folded network RUN/fast; with --out only the coefficients.
+    RUN/master.safetensors and the folded network RUN/fast; with --out only the coefficients. Several processes share
+    the images (torchrun); where the sums of many classes don't fit into memory, classes are taken in groups.
 
     Example:  fastcaps accumulate runs/digits --filter correct --filter similarity --kept 0.9
     """
@@ -110,6 +117,7 @@ def accumulate(
         method=method,
         filters=wanted,
         batch_size=batch_size,
+        memory=None if memory is None else round(memory * 1e9),
         data_dir=data_dir,
         command_line=this_command(),
     )
@@ -134,17 +142,20 @@ def accumulated(
     method: "Method" = "containers",
     filters: Sequence["Filter"] = (),
     batch_size: int = 256,
+    memory: int | None = None,
     data_dir: Path | None = None,
     command_line: str | None = None,
 ) -> "MasterCoefficients":
     """Accumulate with progress, write the coefficients, and the folded network where they are the run's own."""
     import fastcaps
     from fastcaps.data import batches
+    from fastcaps.distributed import current
     from fastcaps.master import Observations, apply_filters
+    from fastcaps.training.accumulation import accumulate_split
     from fastcaps.training.run import training_provenance
 
-    model = run.model().to(device)
-    data = run.data(data_dir)
+    world = current()
+    model, data = run_and_data(run, device, data_dir)
     images = run.training_part(data)
     view = data.augmentation.test_view
     keep = None
@@ -153,30 +164,37 @@ def accumulated(
         with counted("observing", len(images)) as observe:
             observations = Observations.collect(
                 model,
-                batches(images, batch_size, view=view),
+                batches(share(images), batch_size, view=view),
                 iteration=iteration,
                 columns=any(one.uses_columns for one in filters),
                 observe=observe,
+                world=world,
             )
-        keep, report = apply_filters(filters, observations)
+        keep, report = apply_filters(filters, observations, world)
         del observations  # and its temporary file
     with counted("accumulating", len(images)) as observe:
-        master = fastcaps.accumulate(
+        master = accumulate_split(
             model,
-            batches(images, batch_size, view=view),
+            images,
+            view,
+            batch_size,
             iteration=iteration,
             method=method,
             keep=keep,
             filters=report,
             observe=observe,
+            announce=lambda words: typer.echo(words, err=True),
             provenance={**training_provenance(data, run.about["settings"]), **chosen(command=command_line)},
+            memory=memory,
+            world=world,
         )
-    master.save(out or run.master_file)
-    if out is None:
-        fastcaps.fold(model, master).save_pretrained(run.fast_folder)
-        # What was measured with the coefficients before is no more about this run.
-        for path in run.evaluation_files:
-            path.unlink(missing_ok=True)
+    if world.first:
+        master.save(out or run.master_file)
+        if out is None:
+            fastcaps.fold(model, master).save_pretrained(run.fast_folder)
+            # What was measured with the coefficients before is no more about this run.
+            for path in run.evaluation_files:
+                path.unlink(missing_ok=True)
     return master
 
 

@@ -12,10 +12,12 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
-    command,
     counted,
+    distributed_command,
     print_json,
+    run_and_data,
     set_up,
+    share,
     this_command,
 )
 from fastcaps.cli.evaluate import evaluated
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from fastcaps.training import Run
 
 
-@command
+@distributed_command
 def analyze(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="Folder for the report; RUN/report by default.")] = None,
@@ -62,7 +64,7 @@ def analyze(
     Correlations of the coefficients of all training images, the master coefficients, lengths with dynamic and with fast
     routing, images that change class, what the numbers of a capsule mean. Writes index.html, which opens
     without a network connection, and analysis.json with all numbers. What was computed before is used again where
-    weights, images and settings are the same.
+    weights, images and settings are the same. Several processes share the images (torchrun); the first draws.
 
     Example:  fastcaps analyze runs/digits
     """
@@ -90,6 +92,8 @@ def analyze(
         batch_size=batch_size,
         data_dir=data_dir,
     )
+    if not numbers:
+        return
     if as_json:
         print_json(numbers)
         return
@@ -115,7 +119,10 @@ def analyzed(
     batch_size: int = 128,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """Analyse with progress, write ``index.html`` and ``analysis.json``, return what the latter says."""
+    """Analyse with progress, write ``index.html`` and ``analysis.json``, return what the latter says.
+
+    Only the first of several processes draws, writes and returns anything.
+    """
     import hashlib
 
     from fastcaps._files import json_bytes, write_atomically
@@ -125,14 +132,15 @@ def analyzed(
     from fastcaps.analysis.report import report_page
     from fastcaps.analysis.study import study
     from fastcaps.data import batches
+    from fastcaps.distributed import current
     from fastcaps.nn import fold
     from fastcaps.nn.pretrained import weights_hash
     from fastcaps.training import Run
 
+    world = current()
     coefficients = run.master(master)
-    model = run.model().to(device)
+    model, data = run_and_data(run, device, data_dir)
     fast = fold(model, coefficients)
-    data = run.data(data_dir)
     test = _first(data.test, limit)
     view = data.augmentation.test_view
     values_hash = hashlib.sha256(coefficients.values.numpy().tobytes()).hexdigest()
@@ -146,20 +154,22 @@ def analyzed(
 
     def measure() -> dict[str, Any]:
         with counted("test images", len(test)) as observe:
-            return output_lengths(model, fast, batches(test, batch_size, view=view), observe)._asdict()
+            shown = batches(share(test), batch_size, view=view)
+            return output_lengths(model, fast, shown, observe, world)._asdict()
 
     training = _training_pass(run, model, data, [folder / "cache" / "training.safetensors"], limit, batch_size)
-    lengths = Lengths(
-        **cached([folder / "cache" / "test.safetensors"], key, measure, _reusing("lengths of test images"))
-    )
+    place = folder / "cache" / "test.safetensors"
+    lengths = Lengths(**cached([place], key, measure, _reusing("lengths of test images"), world))
     evaluation = _evaluation(run, device, folder, coefficients.summary(), lengths, master, limit, batch_size, data_dir)
     compared = None
     if compare is not None:
         other = Run.open(compare)
-        other_model = other.model().to(device)
+        other_model, other_data = run_and_data(other, device, data_dir)
         places = [folder / "cache" / "compared.safetensors", other.folder / "report" / "cache" / "training.safetensors"]
-        other_pass = _training_pass(other, other_model, other.data(data_dir), places, limit, batch_size)
+        other_pass = _training_pass(other, other_model, other_data, places, limit, batch_size)
         compared = (str(compare), other_pass, other_model.config)
+    if not world.first:
+        return {}
     found = study(
         model,
         coefficients,
@@ -200,8 +210,10 @@ def _training_pass(
     """The pass over a run's training images, or what is left of an earlier one."""
     from fastcaps.analysis.collected import TrainingPass, cached, collect
     from fastcaps.data import batches
+    from fastcaps.distributed import current
     from fastcaps.nn.pretrained import weights_hash
 
+    world = current()
     images = _first(run.training_part(data), limit)
     settings = run.about["settings"]
     key = {
@@ -215,10 +227,10 @@ def _training_pass(
 
     def make() -> dict[str, Any]:
         with counted("training images", len(images)) as observe:
-            found = collect(model, batches(images, batch_size, view=data.augmentation.test_view), observe=observe)
-        return found.to_arrays()
+            shown = batches(share(images), batch_size, view=data.augmentation.test_view)
+            return collect(model, shown, observe=observe, world=world).to_arrays()
 
-    return TrainingPass.from_arrays(cached(places, key, make, _reusing("the pass over the training images")))
+    return TrainingPass.from_arrays(cached(places, key, make, _reusing("the pass over the training images"), world))
 
 
 def _evaluation(
@@ -236,6 +248,7 @@ def _evaluation(
     import json
 
     from fastcaps._files import json_bytes, write_atomically
+    from fastcaps.distributed import current
 
     right = {way: int((getattr(lengths, way).argmax(1) == lengths.labels).sum()) for way in ("dynamic", "fast")}
     own = master is None and limit is None and not is_shipped(run.folder)
@@ -250,11 +263,11 @@ def _evaluation(
         )
     except (OSError, ValueError, KeyError, TypeError):
         fits = False
-    if fits:
+    if current().least(int(fits)):
         _reusing("accuracies and speeds")(place)
         return found
     found = evaluated(run, device, run.folder if own else None, master, "test", limit, batch_size, data_dir)
-    if not own:
+    if not own and current().first:
         write_atomically({place: json_bytes(found)})
     return found
 

@@ -14,11 +14,13 @@ from fastcaps.cli._common import (
     RunArgument,
     Threads,
     chosen,
-    command,
     counted,
+    distributed_command,
     print_json,
     print_table,
+    run_and_data,
     set_up,
+    share,
     this_command,
 )
 from fastcaps.shipped import is_shipped
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from fastcaps.training import Run
 
 
-@command
+@distributed_command
 def evaluate(
     run: RunArgument,
     master: Annotated[Path | None, typer.Option(help="Other coefficients than RUN/master.safetensors.")] = None,
@@ -51,12 +53,14 @@ def evaluate(
 
     Prints accuracies with 95 % intervals, how many images change class and in which direction (McNemar's exact test),
     and speeds. "uniform" is the same network with all coefficients 1, without any routing; "ceiling" routes each
-    image with its own class's container, which needs the answer.
+    image with its own class's container, which needs the answer. Several processes share the images (torchrun); speeds
+    are of all together.
 
     Example:  fastcaps evaluate runs/digits
     """
     require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
     from fastcaps._files import json_bytes, write_atomically
+    from fastcaps.distributed import current
     from fastcaps.training import Run
     from fastcaps.training.result import result_of
 
@@ -67,7 +71,7 @@ def evaluate(
     found = evaluated(
         opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir, this_command()
     )
-    if result is not None:
+    if result is not None and current().first:
         write_atomically({result: json_bytes(result_of(opened, found))})
     if as_json:
         print_json(found)
@@ -96,11 +100,12 @@ def evaluated(
     from fastcaps.analysis import evaluate
     from fastcaps.analysis.figures import confusion_figure, figure_bytes
     from fastcaps.data import batches
+    from fastcaps.distributed import current
     from fastcaps.training.trainer import versions
 
+    world = current()
     coefficients = run.master(master)
-    model = run.model().to(device)
-    data = run.data(data_dir)
+    model, data = run_and_data(run, device, data_dir)
     parts = {"test": data.test, "train": run.training_part(data), "validation": run.validation_part(data)}
     images = parts[part]
     if images is None:
@@ -110,7 +115,8 @@ def evaluated(
     if limit is not None:
         images = images.subset(torch.arange(min(limit, len(images))))
     with counted("evaluating", len(images)) as observe:
-        result = evaluate(model, coefficients, batches(images, batch_size, view=data.augmentation.test_view), observe)
+        shown = batches(share(images), batch_size, view=data.augmentation.test_view)
+        result = evaluate(model, coefficients, shown, observe, world)
     found: dict[str, Any] = {
         "run": str(run.folder),
         **chosen(command=command_line),
@@ -119,11 +125,12 @@ def evaluated(
         "part": part,
         "batch_size": batch_size,
         "threads": torch.get_num_threads(),
+        "processes": world.size,
         "versions": versions(),
         "master": coefficients.summary(),
         **result.to_dict(),
     }
-    if folder is not None:
+    if folder is not None and world.first:
         confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
         figure = confusion_figure(confusions, result.class_names)
         write_atomically(

@@ -5,17 +5,28 @@ import json
 import math
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Device, Json, Threads, chosen, command, print_json, set_up, training_progress
+from fastcaps.cli._common import (
+    DataDir,
+    Device,
+    Json,
+    Threads,
+    chosen,
+    distributed_command,
+    print_json,
+    set_up,
+    training_progress,
+)
 from fastcaps.nn.config import CapsNetConfig
 
 
-@command
+@distributed_command
 def train(
     out: Annotated[Path, typer.Option(help="The run folder.")],
     data: Annotated[
@@ -78,6 +89,7 @@ def train(
 
     Stops at a checkpoint when interrupted (Ctrl-C); --resume then ends with the same weights as if it had not been.
     With --master or --dynamic-epochs the run folder also gets the coefficients and the folded network.
+    Several processes share each batch (torchrun).
 
     Example:  fastcaps train --data digits --out runs/digits
 
@@ -87,12 +99,14 @@ def train(
     import torch
 
     from fastcaps.data import load
+    from fastcaps.distributed import current
     from fastcaps.master import MasterCoefficients, uniform_coefficients
     from fastcaps.nn import CapsNet
     from fastcaps.nn.pretrained import weights_hash
     from fastcaps.training import Run, Trainer, TrainSettings
     from fastcaps.training.run import check_not_held_out
 
+    world = current()
     target = set_up(device, threads)
     start = None
     if init is not None:
@@ -101,9 +115,10 @@ def train(
             raise typer.BadParameter(f"--{next(iter(given))}: with --init the network is {init}'s, leave it out")
         start = Run.open(init)
     if data is not None:
-        images = load(data, data_dir=data_dir, **chosen(size=_size(size), test_fraction=test_fraction))
+        found, options = data, chosen(size=_size(size), test_fraction=test_fraction)
+        images = world.after_first(lambda: load(found, data_dir=data_dir, **options))
     elif start is not None:
-        images = start.data(data_dir)
+        images = world.after_first(partial(start.data, data_dir))
     else:
         raise typer.BadParameter("give --data, or --init with a run whose data to use")
     if validation is not None and 1 <= validation < math.inf:
@@ -161,6 +176,7 @@ def train(
             about=about,
             observe=observe,
             tensorboard=tensorboard,
+            world=world,
         )
         history = trainer.fit(resume=resume)
     if as_json:

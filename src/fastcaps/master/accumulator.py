@@ -28,6 +28,8 @@ from fastcaps.nn.pretrained import weights_hash
 
 # Coefficients brought to float64 at a time (64 MB), and asked of the network at a time (256 MB).
 _PIECE, _ROUTED = 2**23, 2**26
+# What the parts of one matrix have in common.
+_DESCRIBED = ("normalization", "lower", "upper", "iteration", "filters", "model_hash")
 
 
 @final
@@ -195,11 +197,14 @@ def combined(
     """
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
-    last, found = None, None
-    for last in parts:
-        brought = last.contribution(method)
-        found = (brought, last.counts.clone()) if found is None else (found[0] + brought, found[1] + last.counts)
-    if last is None or found is None:
+    found: tuple[Tensor, Tensor] | None = None
+    for part in parts:
+        brought = part.contribution(method)
+        found = (brought, part.counts.clone()) if found is None else (found[0] + brought, found[1] + part.counts)
+        about = {name: getattr(part, name) for name in _DESCRIBED}
+        whole = part.containers.clone() if world.alone and len(part.only) == len(part.counts) else None
+        del part  # before the next is made
+    if found is None:
         raise ValueError("there are no parts to combine: expected at least one")
     values, counts = found
     world.add_up(values, counts)
@@ -212,19 +217,14 @@ def combined(
     if method == "pooled":
         values = values / counts.sum()
     if method != "containers":
-        values = normalize(values, last.normalization, last.lower, last.upper)
+        values = normalize(values, about["normalization"], about["lower"], about["upper"])
     return MasterCoefficients(
         values=values.contiguous(),
-        containers=last.containers.clone() if world.alone and len(last.only) == len(counts) else None,
+        containers=whole,
         counts=counts,
-        normalization=last.normalization,
-        lower=last.lower,
-        upper=last.upper,
         method=method,
-        iteration=last.iteration,
-        filters=copy.deepcopy(last.filters),
-        model_hash=last.model_hash,
         provenance=provenance or {},
+        **copy.deepcopy(about),
     )
 
 

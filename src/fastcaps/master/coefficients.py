@@ -87,7 +87,7 @@ class MasterCoefficients:
                         f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
                         "use the version that wrote it, or a newer one"
                     )
-                tensors = {name: file.get_tensor(name) if name in names else None for name in _TENSORS}
+                tensors: dict[str, Any] = {name: file.get_tensor(name) if name in names else None for name in _TENSORS}
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
         try:

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
+from fastcaps.distributed import ALONE, World
 from fastcaps.master.accumulator import filter_words
 from fastcaps.master.observations import NothingToFilterError, Observations
 
@@ -58,14 +59,26 @@ class Filter(Protocol):
 
 
 def apply_filters(
-    filters: Sequence[Filter], observations: Observations
+    filters: Sequence[Filter], observations: Observations, world: World = ALONE
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
     """Apply filters one after the other; each sees only what those before it kept.
+
+    Args:
+        filters: in their order.
+        observations: of all images.
+        world: whose first rank decides for all.
 
     Returns:
         Which images are kept ``(n)``, for `accumulate`, and a report as JSON: for each filter ``name``, ``options``,
         ``reason`` and how many images of each class it has ``seen`` and ``kept``.
     """
+    kept, report = _applied(filters, observations) if world.first else (np.empty(0, bool), [])
+    # The first rank's alone.
+    words = world.concatenated(np.frombuffer(json.dumps(report).encode() if world.first else b"", np.uint8))
+    return world.concatenated(kept), json.loads(words.tobytes())
+
+
+def _applied(filters: Sequence[Filter], observations: Observations) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
     kept = np.ones(len(observations), bool)
     report = []
     for one in filters:

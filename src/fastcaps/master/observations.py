@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps.distributed import ALONE, World
 from fastcaps.functional import Routing, trace_capsules
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.accumulator import checked_iteration
@@ -72,6 +73,7 @@ class Observations:
         columns: bool = True,
         folder: Path | None = None,
         observe: Callable[[int], None] = lambda images: None,
+        world: World = ALONE,
     ) -> Self:
         """Run the training images through a trained network once.
 
@@ -84,12 +86,14 @@ class Observations:
             folder: for the temporary file, which has no name there and goes when this object does, however the
                 process ends; the system's folder for such files when None.
             observe: told how many images were just done.
+            world: where each rank has its own images, those of one following those of the rank before; then all get
+                everybody's labels and lengths, and the first everybody's columns.
         """
         number = checked_iteration(model.config, iteration)
-        with Recorder([number] if columns else [], folder) as recorder:
+        with Recorder(model.config.classes, [number] if columns else [], folder) as recorder:
             for traced in trace(model, batches, number, observe):
                 recorder.add(traced)
-            return cls(*recorder.result(number), number)
+            return cls(*recorder.result(number, world), number)
 
     def __len__(self) -> int:
         """Number of images."""
@@ -198,16 +202,17 @@ def _traced(labels: Tensor, found: Sequence[Routing], last: int) -> Traced:
 class Recorder(ExitStack):
     """Collects labels and lengths in memory, and the ground-truth columns of iterations in temporary files."""
 
-    def __init__(self, iterations: Iterable[int], folder: Path | None) -> None:
+    def __init__(self, classes: int, iterations: Iterable[int], folder: Path | None) -> None:
         super().__init__()
+        self._folder = folder
         # Without a name: nothing is left behind, however the process ends. At the first iteration all are equal.
         self._files: dict[int, IO[bytes]] = {
             k: self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - closed by the stack
             for k in iterations
             if k > 1
         }
-        self._labels: list[NDArray[np.int64]] = []
-        self._lengths: list[NDArray[np.float32]] = []
+        self._labels = [np.empty(0, np.int64)]
+        self._lengths = [np.empty((0, classes), np.float32)]
         self._images = 0
 
     def add(self, traced: Traced) -> None:
@@ -233,15 +238,34 @@ class Recorder(ExitStack):
                 f"(at most {torch.finfo(torch.half).max:.0f}): check the network's weights"
             )
 
-    def result(self, iteration: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
+    def result(
+        self, iteration: int, world: World = ALONE
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
         """Labels ``(n)``, lengths ``(n j)`` and columns ``(n i)`` of an iteration, None where they were not kept."""
-        if not self._labels:
+        labels = world.concatenated(np.concatenate(self._labels))
+        lengths = world.concatenated(np.concatenate(self._lengths))
+        if not len(labels):
             raise ValueError("no images were given: expected at least one of each class")
-        labels = np.concatenate(self._labels)
         columns = None
         if iteration in self._files:
             file = self._files[iteration]
+            if not world.alone:
+                file = self._gathered(file, world)
             file.flush()
-            # The map stays when the file is closed, and takes the file's space with it when it goes.
-            columns = np.memmap(file, np.float16, "r").reshape(len(labels), -1)
-        return labels, np.concatenate(self._lengths), columns
+            if world.first:
+                # The map stays when the file is closed, and takes the file's space with it when it goes.
+                columns = np.memmap(file, np.float16, "r").reshape(len(labels), -1)
+        return labels, lengths, columns
+
+    def _gathered(self, file: IO[bytes], world: World) -> IO[bytes]:
+        """A file of the first rank with what is in the files of all, one behind the other."""
+        whole: IO[bytes] = self.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 - by the stack
+        sizes = world.concatenated(np.array([file.tell()]))
+        file.seek(0)
+        for rank, size in enumerate(sizes.tolist()):
+            for _ in range(0, size, _CHUNK_BYTES):
+                mine = file.read(_CHUNK_BYTES) if rank == world.rank else b""
+                chunk = world.concatenated(np.frombuffer(mine, np.uint8))
+                if world.first:
+                    whole.write(chunk.tobytes())
+        return whole

@@ -63,7 +63,7 @@ def sweep(
     sums = {(k, name): MasterAccumulator.for_model(model, k) for k in iterations for name in unfiltered}
     skipped: dict[tuple[int, str], str] = {}
     masks: dict[tuple[int, str], NDArray[np.bool_]] = {}
-    with Recorder(iterations if by_columns else [], folder) as recorder:
+    with Recorder(model.config.classes, iterations if by_columns else [], folder) as recorder:
         for traced in trace(model, source(), max(iterations), observe):
             recorder.add(traced)
             for (k, _), one in sums.items():

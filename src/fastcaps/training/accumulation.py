@@ -81,10 +81,13 @@ def _free_bytes() -> list[int]:
     elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
     group = Path("/sys/fs/cgroup")
-    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-        for folder in (group, group / "memory"):
-            if (folder / limit).exists() and (folder / limit).read_text().strip().isdecimal():
-                found.append(max(0, int((folder / limit).read_text()) - int((folder / used).read_text())))
+    for limit, used in (
+        (group / "memory.max", group / "memory.current"),
+        (group / "memory" / "memory.limit_in_bytes", group / "memory" / "memory.usage_in_bytes"),
+    ):
+        # "max" stands for no limit.
+        if limit.exists() and limit.read_text().strip().isdecimal():
+            found += [max(0, int(limit.read_text()) - int(used.read_text()))]
     return found
 
 
@@ -96,6 +99,7 @@ def accumulate_split(
     *,
     iteration: int | Literal["after"] | None = None,
     method: Method = "containers",
+    keep: NDArray[np.bool_] | None = None,
     filters: Sequence[dict[str, Any]] = (),
     observe: Callable[[int], None] = lambda images: None,
     announce: Callable[[str], None] = lambda words: None,
@@ -107,12 +111,13 @@ def accumulate_split(
 
     Args:
         model: the trained network; not touched.
-        images: that have a say.
+        images: whose coefficients are accumulated.
         view: of them, as for `batches`.
         batch_size: images at a time on each rank.
         iteration: as for `accumulate`.
         method: as for `accumulate`.
-        filters: the report of filters that chose the images.
+        keep: which images to take ``(n)``; every one when None.
+        filters: the report of the filters that chose them.
         observe: told how many images were just done.
         announce: told how classes are divided, where they are.
         provenance: as for `accumulate`.
@@ -120,15 +125,17 @@ def accumulate_split(
         world: the ranks that share the work; all get the same result.
     """
     config = model.config
-    counts = torch.bincount(images.labels, minlength=config.classes).numpy()
+    chosen = torch.arange(len(images)) if keep is None else torch.from_numpy(keep).nonzero().flatten()
+    counts = torch.bincount(images.labels[chosen], minlength=config.classes).numpy()
     planned = plan(counts, config.lower_capsules, memory_at_hand(world) if memory is None else memory, world)
     if planned.parts is None:
-        mine = images if world.alone else images.subset(torch.arange(len(images))[world.share(len(images))])
+        mine = world.share(len(images))
         return accumulate(
             model,
-            batches(mine, batch_size, view=view),
+            batches(images.subset(torch.arange(len(images))[mine]), batch_size, view=view),
             iteration=iteration,
             method=method,
+            keep=None if keep is None else keep[mine],
             filters=filters,
             observe=observe,
             provenance=provenance,
@@ -141,8 +148,8 @@ def accumulate_split(
         for classes in parts:
             one = MasterAccumulator.for_model(model, number, classes)
             one.filters = list(filters)
-            chosen = (images.labels >= classes.start) & (images.labels < classes.stop)
-            for some, labels in batches(images.subset(chosen.nonzero().flatten()), batch_size, view=view):
+            mine = (images.labels[chosen] >= classes.start) & (images.labels[chosen] < classes.stop)
+            for some, labels in batches(images.subset(chosen[mine]), batch_size, view=view):
                 add_routed(model, some, labels, one, number)
                 observe(len(labels))
             yield one

@@ -5,6 +5,9 @@ fixed coefficients the weights are still those of a network that can be routed d
 
 The order of the images and their augmentation follow from seed, epoch and step, and a checkpoint holds all the rest:
 a run that was killed and resumed ends with the very weights of one that was not (on a CPU, with as many threads).
+
+Several processes share each batch (`fastcaps.distributed`). The gradient is the mean over the images of all, whoever
+has how many, so that settings mean the same for any number of processes; only the first writes.
 """
 
 import hashlib
@@ -21,17 +24,20 @@ from typing import Any, Literal, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fastcaps._files import remove_leftovers, write_atomically
 from fastcaps._version import __version__
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.data.dataset import stratified
+from fastcaps.distributed import ALONE, World
 from fastcaps.functional import margin_loss, reconstruction_loss
-from fastcaps.master import MasterCoefficients, accumulate
+from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, CapsuleNetwork, fold
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import checkpoint
+from fastcaps.training.accumulation import accumulate_split
 from fastcaps.training.checkpoint import Progress
 from fastcaps.training.run import Run, training_provenance
 from fastcaps.training.settings import TrainSettings
@@ -52,7 +58,7 @@ class Report:
         steps: of an epoch.
         loss: mean of this epoch so far.
         accuracy: of this epoch so far, on the augmented training images.
-        images_per_second: of the last steps.
+        images_per_second: of the last steps, by all processes together.
         seconds_left: until the end of the run.
     """
 
@@ -65,6 +71,38 @@ class Report:
     accuracy: float
     images_per_second: float
     seconds_left: float
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of all processes: its loss, images, right answers, capsules' mean length, and whether to stop after it."""
+
+    loss: float
+    images: int
+    correct: float
+    length: float
+    stopped: bool
+
+
+class _Objective(nn.Module):
+    """The loss of a network on some images, and the lengths ``(b j)`` of its class capsules."""
+
+    def __init__(self, model: CapsNet, settings: TrainSettings) -> None:
+        super().__init__()
+        self.model, self.settings = model, settings
+        # Never used, so that looking for such a one is not in vain, which PyTorch would complain of.
+        self.unused = nn.Parameter(torch.zeros(1, device=model.routing.weight.device))
+
+    def forward(self, images: Tensor, labels: Tensor, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
+        settings = self.settings
+        output = self.model(images, fixed=fixed)
+        loss = margin_loss(
+            output.lengths, labels, settings.positive_margin, settings.negative_margin, settings.negative_weight
+        )
+        if settings.reconstruction_weight:
+            drawn = self.model.reconstruct(output.capsules, labels)
+            loss = loss + reconstruction_loss(drawn, images, settings.reconstruction_weight)
+        return loss, output.lengths.detach()
 
 
 @final
@@ -82,6 +120,7 @@ class Trainer:
         about: dict[str, Any] | None = None,
         observe: Callable[[Report], None] = lambda report: None,
         tensorboard: bool = False,
+        world: World = ALONE,
     ) -> None:
         """Prepare a run.
 
@@ -94,6 +133,7 @@ class Trainer:
             about: further entries for ``run.json``, such as the command.
             observe: told of every step.
             tensorboard: whether to write events to ``tensorboard/`` in the run folder.
+            world: the processes that share the work, each with the same arguments.
         """
         if tuple(data.image_shape) != (model.config.channels, model.config.height, model.config.width):
             raise ValueError(
@@ -119,7 +159,8 @@ class Trainer:
                 )
         elif settings.refresh and settings.dynamic_epochs is None:
             raise ValueError("only fixed coefficients are refreshed: give master coefficients, or dynamic_epochs")
-        self.model, self.data, self.settings = model, data, settings
+        self.model, self.data, self.settings, self.world = model, data, settings, world
+        self._objective: nn.Module = _Objective(model, settings)
         self.master = master
         self.run = Run(Path(out))
         self.train: Split = data.train
@@ -201,14 +242,22 @@ class Trainer:
                 self.master = self.run.master()
         elif self.run.checkpoint_file.exists():
             raise ValueError(f"{self.run.folder} holds a run already: pass --resume to go on, or choose another folder")
-        remove_leftovers(self.run.folder)
+        # All have looked before one writes.
+        self.world.check_same(**self.identity, epoch=self.progress.epoch, step=self.progress.step)
         if not resume and self.master is not None:
             self.progress.accumulated = 0
-            self.master.save(self.run.master_file)
+        if self.world.first:
+            remove_leftovers(self.run.folder)
+            if not resume and self.master is not None:
+                self.master.save(self.run.master_file)
         # The checkpoint comes first: wherever a run is killed, it can be resumed.
         self._save()
         self._describe("running")
-        self._writer = self._summary_writer() if self._tensorboard else None
+        self._writer = self._summary_writer() if self._tensorboard and self.world.first else None
+        if not self.world.alone:
+            # Gradients are added up in the same order in every run: looking for parameters that a step doesn't use
+            # keeps PyTorch from arranging them anew after the first step.
+            self._objective = DistributedDataParallel(self._objective, find_unused_parameters=True)
         with _stop_between_steps() as stopped:
             while self.progress.epoch < self.settings.epochs:
                 if self._due():
@@ -235,22 +284,30 @@ class Trainer:
         progress = self.progress
         images = self._images(max(0, progress.epoch - 1))
         size = self.settings.batch_size
-        total, done = steps_per_epoch(images, size), 0
+        task, total, done = "accumulating", steps_per_epoch(images, size), 0
+
+        def announce(words: str) -> None:
+            nonlocal task
+            task = "accumulating in parts"
 
         def observe(count: int) -> None:
             nonlocal done
-            done += 1
-            self._report("accumulating", done, total, progress.history[-1])
+            done += count
+            self._report(task, min(total, -(-done // size)), total, progress.history[-1])
             if stopped.is_set():
                 raise KeyboardInterrupt
 
         self.model.eval()
-        self.master = accumulate(
+        self.master = accumulate_split(
             self.model,
-            batches(images, size, view=self.data.augmentation.test_view),
+            images,
+            self.data.augmentation.test_view,
+            size,
             iteration=self._iteration(),
             method="containers" if self.master is None else self.master.method,
-            observe=observe,
+            observe=self.world.counting(observe),
+            announce=announce,
+            world=self.world,
             provenance={**training_provenance(self.data, self.settings.to_dict()), "epoch": progress.epoch},
         )
         if progress.epoch == self.dynamic_epochs:
@@ -260,7 +317,8 @@ class Trainer:
                 self._start_afresh()
         progress.accumulated = progress.epoch
         # First the coefficients: a run that dies here makes them again from the old checkpoint's weights.
-        self.master.save(self.run.master_file)
+        if self.world.first:
+            self.master.save(self.run.master_file)
         self._save()
 
     def _iteration(self) -> int | Literal["after"] | None:
@@ -291,40 +349,50 @@ class Trainer:
             shuffle_seed=settings.seed,
             epoch=progress.epoch,
             start=progress.step,
+            rank=self.world.rank,
+            world=self.world.size,
         ):
-            loss, lengths = self._step(images.to(self.device), labels.to(self.device))
-            sums["loss"] += loss * len(labels)
-            sums["correct"] += float((lengths.argmax(1).cpu() == labels).sum())
-            sums["images"] += len(labels)
+            done = self._step(images.to(self.device), labels.to(self.device), stopped.is_set())
+            sums["loss"] += done.loss * done.images
+            sums["correct"] += done.correct
+            sums["images"] += done.images
             progress.step += 1
-            self._check(loss, float(lengths.mean()))
+            self._check(done.loss, done.length)
             now = time.monotonic()
             progress.seconds += now - begun
-            self._tell(len(labels) / (now - begun))
+            self._tell(done.images / (now - begun))
             begun = now
-            if stopped.is_set():
+            if stopped.is_set() if self.world.alone else done.stopped:
                 self._save()
                 raise KeyboardInterrupt
             if settings.checkpoint_every and progress.step % settings.checkpoint_every == 0:
                 self._save()
         self._close_epoch(sums)
 
-    def _step(self, images: Tensor, labels: Tensor) -> tuple[float, Tensor]:
-        """One step of Adam: the loss, and the lengths ``(b j)`` before it."""
-        settings = self.settings
+    def _step(self, images: Tensor, labels: Tensor, stopped: bool) -> "_Step":
+        """One step of Adam on this process's images of a batch."""
+        world, progress = self.world, self.progress
         for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(self.progress.step)
-        output = self.model(images, fixed=self.fixed)
-        loss = margin_loss(
-            output.lengths, labels, settings.positive_margin, settings.negative_margin, settings.negative_weight
-        )
-        if settings.reconstruction_weight:
-            drawn = self.model.reconstruct(output.capsules, labels)
-            loss = loss + reconstruction_loss(drawn, images, settings.reconstruction_weight)
+            group["lr"] = self._rate(progress.step)
+        loss, lengths = self._objective(images, labels, self.fixed)
+        count = len(labels)
+        if not world.alone:
+            # Gradients are averaged over processes, and the loss is a mean over this one's images.
+            whole = len(self._images(progress.epoch)) - progress.step * self.settings.batch_size
+            count = min(whole, self.settings.batch_size)
+            loss = loss * (world.size * len(labels) / count)
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         self.optimizer.step()
-        return float(loss.detach()), output.lengths.detach()
+        correct = float((lengths.argmax(1) == labels).sum())
+        if world.alone:
+            return _Step(float(loss.detach()), count, correct, float(lengths.mean()), stopped)
+        found = torch.tensor(
+            [float(loss.detach()) / world.size, correct, float(lengths.sum()), float(stopped)], dtype=torch.float64
+        )
+        world.add_up_now(found)
+        loss_, correct, length, wishes = found.tolist()
+        return _Step(loss_, count, correct, length / (count * lengths.shape[1]), wishes > 0)
 
     def _rate(self, step: int) -> float:
         """The learning rate of a step of this epoch, counted from 0."""
@@ -373,9 +441,7 @@ class Trainer:
         if self.validation is not None and (best is None or row["validation_accuracy"] > best["validation_accuracy"]):
             progress.best = row
             self._check_weights()
-            self.model.save_pretrained(self.run.best_folder)
-            if self.master is not None:
-                self.master.save(self.run.best_master_file)
+            self.world.first_does(self._keep_best)
         if self._writer is not None:
             for name, value in row.items():
                 if not isinstance(value, str):
@@ -383,10 +449,15 @@ class Trainer:
             self._writer.flush()
         self._save()
 
+    def _keep_best(self) -> None:
+        self.model.save_pretrained(self.run.best_folder)
+        if self.master is not None:
+            self.master.save(self.run.best_master_file)
+
     def _accuracy(self, split: Split) -> float:
         self.model.eval()
         network = self.model if self.fixed is None else fold(self.model, self.fixed)
-        correct = count_correct(network, split, self.data.augmentation.test_view)
+        correct = count_correct(network, split, self.data.augmentation.test_view, world=self.world)
         self.model.train()
         return correct / len(split)
 
@@ -402,10 +473,12 @@ class Trainer:
             "epoch": self.progress.best or self.progress.history[-1],
             "versions": versions(),
         }
-        self.model.save_pretrained(self.run.model_folder)
+        if self.world.first:
+            self.model.save_pretrained(self.run.model_folder)
         if self.master is not None:
             self._keep_master()
         self._describe("finished")
+        self.world.meet()  # whoever goes on finds all files
         if self._writer is not None:
             self._writer.close()
 
@@ -414,8 +487,9 @@ class Trainer:
         master = self.master if self.validation is None else self.run.master(self.run.best_master_file)
         assert master is not None
         self.master = replace(master, trained_with=weights_hash(self.model))
-        self.master.save(self.run.master_file)
-        fold(self.model, self.master).save_pretrained(self.run.fast_folder)
+        if self.world.first:
+            self.master.save(self.run.master_file)
+            fold(self.model, self.master).save_pretrained(self.run.fast_folder)
 
     def _check_weights(self) -> None:
         """Keep weights that are broken from being kept."""
@@ -429,12 +503,17 @@ class Trainer:
 
     def _save(self) -> None:
         self._check_weights()
+        self.world.first_does(self._write)
+
+    def _write(self) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in self.progress.history)
         write_atomically({self.run.metrics_file: lines.encode()})
         checkpoint.save(self.run.checkpoint_file, self.model, self.optimizer, self.progress, self.identity)
 
     def _describe(self, state: str) -> None:
         """Write ``run.json``."""
+        if not self.world.first:
+            return
         data = {
             "name": self.data.name,
             "call": self.data.call,
@@ -456,6 +535,7 @@ class Trainer:
                 "fixed_coefficients": self.dynamic_epochs < self.settings.epochs,
                 "device": str(self.device),
                 "threads": torch.get_num_threads(),
+                "processes": self.world.size,
                 "versions": versions(),
                 "seconds": round(self.progress.seconds, 1),
             }
@@ -496,13 +576,23 @@ class Trainer:
 
 
 @torch.no_grad()
-def count_correct(model: CapsuleNetwork, split: Split, view: Callable[[Tensor], Tensor], batch_size: int = 256) -> int:
-    """How many images of a part of a data set a network classifies as they are labelled."""
+def count_correct(
+    model: CapsuleNetwork,
+    split: Split,
+    view: Callable[[Tensor], Tensor],
+    batch_size: int = 256,
+    world: World = ALONE,
+) -> int:
+    """How many images of a part of a data set a network classifies as they are labelled; ranks share them."""
     device = next(model.parameters()).device
-    return sum(
+    mine = split.subset(torch.arange(len(split))[world.share(len(split))])
+    correct = sum(
         int((model.predict(images.to(device)).cpu() == labels).sum())
-        for images, labels in batches(split, batch_size, view=view)
+        for images, labels in batches(mine, batch_size, view=view)
     )
+    total = torch.tensor(correct)
+    world.add_up(total)
+    return int(total)
 
 
 def _hash(master: MasterCoefficients) -> str:
