@@ -1,0 +1,198 @@
+"""The commands in several processes, started as a user does: by torchrun, interrupted, killed."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from tests.cli.test_method import invoke
+from tests.ranks import done, torchrun
+
+from fastcaps import MasterCoefficients
+from fastcaps.training import Run
+
+NETWORK = ["stem_channels=8", "capsule_types=2", "decoder=[8]", "primary_kernel=5", "primary_stride=4"]
+TRAIN = [
+    *("train", "--data", "digits", "--batch-size", 64, "--checkpoint-every", 5, "--threads", 1),
+    *(word for change in NETWORK for word in ("--network", change)),
+]
+
+
+def weights(run: Path, file: str = "model/model.safetensors") -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(run / file)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two processes, undisturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    out, err = done(torchrun(2, *TRAIN, "--out", folder, "--epochs", 2, "--test-every", 2, "--json"))
+    assert [row["epoch"] for row in json.loads(out)["history"]] == [1, 2]  # printed once
+    assert len(re.findall(r"epoch 2/2 step 23/23", err)) == 1
+    return folder
+
+
+@pytest.mark.slow
+def test_training_is_that_of_one_process(run, tmp_path):
+    assert Run.open(run).about["processes"] == 2
+    assert not list(run.rglob(".*.part"))
+    invoke(*TRAIN, "--out", tmp_path / "one", "--epochs", 2, "--test-every", 2)
+    for name, tensor in weights(tmp_path / "one").items():
+        # 46 steps in float32: each rounds differently, and Adam divides by what may be small.
+        assert (weights(run)[name] - tensor).abs().max() < 1e-2, name
+    ours, others = Run.open(run).metrics(), Run.open(tmp_path / "one").metrics()
+    assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in others], rel=1e-2)
+
+
+def ranks_of(process) -> list[int]:
+    """Process numbers of a launcher's ranks, in the order of their ranks."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                parent = int(re.search(r"PPid:\s+(\d+)", (entry / "status").read_text())[1])
+                variables = dict(
+                    line.split("=", 1) for line in (entry / "environ").read_text().split("\0") if "=" in line
+                )
+            except (OSError, TypeError):
+                continue
+            if parent == process.pid and "RANK" in variables:
+                found[int(variables["RANK"])] = int(entry.name)
+    return [found[rank] for rank in sorted(found)]
+
+
+def wait_for_step(process, folder: Path, least: int) -> None:
+    """Until a checkpoint of so many steps is there."""
+    while True:
+        assert process.poll() is None, process.communicate()[1]
+        try:
+            with safetensors.safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
+                progress = json.loads(file.metadata()["progress"])
+                if progress["step"] + 23 * progress["epoch"] >= least:
+                    return
+        except FileNotFoundError:
+            pass
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the ranks in /proc")
+def test_a_rank_that_dies_ends_the_job_and_nothing_is_lost(run, tmp_path):
+    folder = tmp_path / "killed"
+    arguments = [*TRAIN, "--out", folder, "--epochs", 2, "--test-every", 2]
+    job = torchrun(2, *arguments)
+    wait_for_step(job, folder, 5)
+    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    killed = time.monotonic()
+    _, err = done(job, succeeds=False)
+    assert time.monotonic() - killed < 60
+    assert "SIGKILL" in err  # the launcher's message
+    lost = err.count("error: another process of this job has died or doesn't answer any more: see above what it said")
+    assert lost <= 1  # the launcher may have stopped the other before it could say so
+    assert "Traceback" not in err.split("torch.distributed.elastic")[0]
+    kept = weights(folder, "checkpoint.safetensors")  # whole
+    assert all(tensor.isfinite().all() for tensor in kept.values())
+    done(torchrun(2, *arguments, "--resume"))
+    resumed, expected = weights(folder), weights(run)
+    assert resumed.keys() == expected.keys()
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items())
+    histories = [Run.open(where).metrics() for where in (folder, run)]
+    for row in (row for history in histories for row in history):
+        del row["seconds"]
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.slow
+def test_an_interrupt_stops_all_ranks_after_the_same_step(tmp_path):
+    folder = tmp_path / "run"
+    job = torchrun(2, *TRAIN, "--out", folder, "--epochs", 10000)
+    wait_for_step(job, folder, 5)
+    job.send_signal(signal.SIGINT)
+    _, err = done(job, succeeds=False)
+    assert len(re.findall(r"^interrupted$", err, re.M)) == 1
+    with safetensors.safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
+        progress = json.loads(file.metadata()["progress"])
+    assert progress["epoch"] * 23 + progress["step"] >= 5
+    assert Run.open(folder).about["state"] == "running"
+
+
+@pytest.fixture(scope="module")
+def accumulated(run, tmp_path_factory):
+    """Coefficients by filter, made in one process and in several."""
+    out = tmp_path_factory.mktemp("masters")
+    for name, options in CHAINS.items():
+        invoke("accumulate", run, "--out", out / f"{name}-1", *options)
+        printed, err = done(torchrun(2, "accumulate", run, "--out", out / f"{name}-2", "--json", *options))
+        assert json.loads(printed)["master"] == str(out / f"{name}-2")
+        assert err.count("1437/1437") == (2 if "--filter" in options else 1)  # the whole job, once
+        assert ("sums are not kept" in err) == (name == "parts")
+    return out
+
+
+CHAINS = {
+    "filtered": ["--filter", "correct", "--filter", "similarity", "--kept", 0.8],
+    "parts": ["--memory", 0.00002],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHAINS)
+def test_accumulation_is_that_of_one_process(accumulated, name):
+    one, two = (MasterCoefficients.load(accumulated / f"{name}-{size}") for size in (1, 2))
+    torch.testing.assert_close(two.values, one.values, rtol=0, atol=1e-5)
+    assert torch.equal(two.counts, one.counts)
+    assert two.filters == one.filters
+    assert (two.containers is None) == (one.containers is None) == (name == "parts")
+
+
+@pytest.mark.slow
+def test_evaluation_and_report_are_those_of_one_process(run, accumulated, tmp_path):
+    master = accumulated / "filtered-1"
+    arguments = ["--master", master, "--json", "--out"]
+    one = json.loads(invoke("evaluate", run, *arguments, tmp_path / "one").stdout)
+    printed, err = done(torchrun(2, "evaluate", run, *arguments, tmp_path / "two"))
+    two = json.loads(printed)
+    assert json.loads((tmp_path / "two" / "evaluation.json").read_text()) == two
+    assert (two["processes"], one["processes"]) == (2, 1)
+    assert err.count("360/360") == 1
+    for found in (one, two):
+        for variant in found["variants"].values():
+            assert (variant.pop("images_per_second") is None) == (variant is found["variants"]["ceiling"])
+    assert one["variants"] == two["variants"]
+    arguments = ["--master", master, "--limit", 150, "--json", "--out"]
+    alone = json.loads(invoke("analyze", run, *arguments, tmp_path / "alone").stdout)
+    printed, _ = done(torchrun(2, "analyze", run, *arguments, tmp_path / "shared"))
+    shared = json.loads(printed)
+    assert (tmp_path / "shared" / "index.html").stat().st_size > 100_000
+    for part in ("class_correlations", "master_correlations", "first_images"):
+        found, expected = (torch.tensor(_numbers(one[part]["correlations"])) for one in (shared, alone))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert shared["training"] == alone["training"]
+    assert shared["first_images"]["labels"] == alone["first_images"]["labels"]
+    counts = [torch.tensor(one["coefficients"]["counts"]) for one in (shared, alone)]
+    assert (counts[0] - counts[1]).abs().sum() < 1e-4 * counts[1].sum()
+
+
+def _numbers(rows) -> list[float]:
+    return [-2.0 if number is None else number for row in rows for number in row]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train", "--data", "nothing", "--out", "x"], "error: there is no data set 'nothing'"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "--validation 1.7: expected a part"),
+        (["ablate", "x"], "error: fastcaps ablate works in one process, 2 were started: leave torchrun out"),
+    ],
+)
+def test_what_is_wrong_is_said_once(arguments, line, tmp_path):
+    out, err = done(torchrun(2, *arguments, cwd=tmp_path), succeeds=False)
+    assert out == ""
+    assert err.count(line) == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,236 @@
+"""Worlds of one, and of four real processes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.ranks import alone, in_ranks
+
+from fastcaps import distributed
+from fastcaps.distributed import ALONE, EndedElsewhereError, World, joined, launched
+from fastcaps.master import MasterAccumulator
+
+SIZE = 4
+LOWER, CLASSES, IMAGES = 6, 5, 37
+
+
+def generated() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    coefficients = torch.rand(IMAGES, LOWER, CLASSES, generator=generator, dtype=torch.float64)
+    return coefficients, torch.arange(IMAGES) % CLASSES
+
+
+def accumulated(world: World, normalization, method) -> torch.Tensor:
+    coefficients, labels = generated()
+    mine = world.share(IMAGES)
+    sums = MasterAccumulator(LOWER, CLASSES, normalization).update(coefficients[mine], labels[mine])
+    return sums.add_up(world).compute(method=method).values
+
+
+def fetched(path: Path) -> bool:
+    """Whether it was not there yet; the first who comes brings it."""
+    if path.exists():
+        return False
+    path.touch()
+    return True
+
+
+def exercise(world: World, folder: Path) -> None:
+    """Everything a world does, seen from each rank, in one start of the processes."""
+    rank = world.rank
+    found: dict[str, object] = {"place": [rank, world.size, world.local_rank, world.local_size, world.first]}
+    found["current"] = distributed.current() is world
+    integers = np.arange(rank, dtype=np.int64)
+    found["concatenated"] = world.concatenated(integers).tolist()
+    found["booleans"] = world.concatenated(np.full((1, 2), rank % 2 == 0)).tolist()
+    found["nothing"] = world.concatenated(np.empty((0, 3), np.float16)).shape
+    found["least"] = world.least(10 - rank)
+    one, other = torch.tensor([rank, 1]), torch.tensor(0.5, dtype=torch.float64)
+    world.add_up(one, other)
+    found["sums"] = [one.tolist(), other.item()]
+    shared = folder / "shared"
+    world.first_does(lambda: shared.write_text("written"))
+    found["read"] = shared.read_text()
+    found["fetched"] = world.after_first(lambda: fetched(folder / "download"))
+    told: list[int] = []
+    count = world.counting(told.append)
+    count(rank + 1)
+    world.meet()
+    count(0)
+    found["told"] = sum(told)
+    found["said"] = [world.says("hello"), world.says(f"from {rank}")]
+    world.check_same(weights="abc", images=["x", 1])
+    try:
+        world.check_same(weights="abc", images=f"of {rank}")
+    except ValueError as error:
+        found["differs"] = str(error)
+        world.meet()  # where those wait that found nothing wrong
+    else:
+        found["differs"] = None
+    for normalization in ("max_min", "softmax"):
+        for method in ("containers", "columns", "pooled"):
+            found[f"{normalization} {method}"] = accumulated(world, normalization, method).tolist()
+    found["lost"] = [
+        world.lost_another(ValueError("x")),
+        world.lost_another(RuntimeError("shapes differ")),
+        world.lost_another(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")),
+    ]
+    # Up to here all are there.
+    world.add_up_now(torch.zeros(1))
+    if rank == 1:
+        world.end(7)
+        found["ended"] = None
+    else:
+        try:
+            world._wait(lambda: False, "nobody")
+        except EndedElsewhereError as error:
+            found["ended"] = [error.code, str(error)]
+        try:
+            world.lost_another(RuntimeError("gloo: Broken pipe"))
+        except EndedElsewhereError as error:
+            found["ended too"] = error.code
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    world._store.add("written", 1)
+    while world._store.add("written", 0) < world.size:  # a meeting is refused now that one has ended
+        pass
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    in_ranks(SIZE, exercise, folder)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(SIZE)]
+
+
+@pytest.mark.slow
+def test_ranks_know_their_place_and_share_what_they_have(found):
+    for rank, one in enumerate(found):
+        assert one["place"] == [rank, SIZE, rank, SIZE, rank == 0]
+        assert one["current"]
+        assert one["concatenated"] == [0, 0, 1, 0, 1, 2]
+        assert one["booleans"] == [[True, True], [False, False]] * 2
+        assert one["nothing"] == [0, 3]
+        assert one["least"] == 7
+        assert one["sums"] == [[6, 4], 2.0]
+
+
+@pytest.mark.slow
+def test_the_first_writes_counts_and_speaks(found):
+    for rank, one in enumerate(found):
+        assert one["read"] == "written"
+        assert one["fetched"] == (rank == 0)
+        assert one["told"] == (10 if rank == 0 else 0)
+        assert one["said"][1]
+    assert sum(one["said"][0] for one in found) == 1
+
+
+@pytest.mark.slow
+def test_what_must_be_the_same_is_compared(found):
+    assert found[0]["differs"] is None
+    for rank in range(1, SIZE):
+        assert found[rank]["differs"] == (
+            f"the processes of this job differ: images is of {rank} in process {rank} and of 0 in process 0: "
+            "start all with the same command, files and versions"
+        )
+
+
+@pytest.mark.slow
+def test_one_that_has_ended_is_not_missed(found):
+    for rank, one in enumerate(found):
+        assert one["lost"] == [False, False, True]
+        if rank != 1:
+            assert one["ended"] == [7, "another process ended the job with exit code 7"]
+            assert one["ended too"] == 7
+
+
+def two_sums(world: World, folder: Path) -> None:
+    for normalization in ("max_min", "softmax"):
+        np.save(folder / f"{normalization}-{world.rank}.npy", accumulated(world, normalization, "containers"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalization", ["max_min", "softmax"])
+@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+def test_four_processes_accumulate_the_same_as_one(found, normalization, method):
+    expected = accumulated(ALONE, normalization, method)
+    for one in found:
+        torch.testing.assert_close(
+            torch.tensor(one[f"{normalization} {method}"], dtype=torch.float64), expected, rtol=0, atol=1e-12
+        )
+
+
+@pytest.mark.slow
+def test_two_processes_accumulate_the_same_as_one(tmp_path):
+    in_ranks(2, two_sums, tmp_path)
+    for normalization in ("max_min", "softmax"):
+        expected = accumulated(ALONE, normalization, "containers").numpy()
+        for rank in range(2):
+            np.testing.assert_allclose(np.load(tmp_path / f"{normalization}-{rank}.npy"), expected, rtol=0, atol=1e-12)
+
+
+def test_alone_nothing_is_different(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert launched() == (0, 1)
+    with joined() as world:
+        assert world is ALONE
+        assert not torch.distributed.is_initialized()
+    assert (world.alone, world.first, world.share(7)) == (True, True, slice(0, 7))
+    array, tensor = np.arange(3), torch.arange(3)
+    assert world.concatenated(array) is array
+    world.add_up(tensor)
+    world.add_up_now(tensor)
+    world.meet()
+    world.check_same(anything=1)
+    world.end(1)
+    assert tensor.tolist() == [0, 1, 2]
+    assert world.least(5) == 5
+    assert world.after_first(lambda: 8) == 8
+    assert world.counting(print) is print
+    assert world.says("x")
+    assert not world.lost_another(RuntimeError("gloo"))
+    alone(lambda world: None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 100])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_shares_follow_each_other_and_differ_by_one(count, size):
+    shares = [list(range(count))[World(rank, size).share(count)] for rank in range(size)]
+    assert [k for share in shares for k in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_what_a_launcher_says(monkeypatch):
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    assert launched() == (0, 1)  # a variable of that name alone is nobody's launcher
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert launched() == (3, 4)
+
+
+def test_patience_ends(monkeypatch):
+    class Nobody:
+        def add(self, key, count):
+            return 1
+
+        def check(self, keys):
+            return False
+
+    monkeypatch.setattr(distributed, "_PATIENCE", 0)
+    message = "process 1 of 2 has waited 0 seconds for the others: see whether they still run, and start again"
+    with pytest.raises(TimeoutError, match=message):
+        World(1, 2, store=Nobody()).meet()
+
+
+def test_a_store_that_is_gone_silences_nobody():
+    class Gone:
+        def __getattr__(self, name):
+            raise RuntimeError("Broken pipe")
+
+    world = World(1, 2, store=Gone())
+    world.end(1)
+    assert world.says("something")
+    assert world.lost_another(RuntimeError("gloo: Broken pipe"))
