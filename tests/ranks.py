@@ -49,9 +49,11 @@ def alone(function: Callable[..., None], *arguments: Any) -> None:
 
 def torchrun(size: int, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
     """Start ``fastcaps`` with these arguments in so many processes, as a user does."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), "-m"]
+    if "--master" in arguments:
+        launcher.append("--")  # torchrun takes it for one of its own, as docs/scaling.md says
     return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "fastcaps", *map(str, arguments)],
+        [sys.executable, *launcher, "fastcaps", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -94,7 +94,7 @@ def test_a_rank_that_dies_ends_the_job_and_nothing_is_lost(run, tmp_path):
     assert "SIGKILL" in err  # the launcher's message
     lost = err.count("error: another process of this job has died or doesn't answer any more: see above what it said")
     assert lost <= 1  # the launcher may have stopped the other before it could say so
-    assert "Traceback" not in err.split("torch.distributed.elastic")[0]
+    assert err.count("Traceback") == 1  # the launcher's
     kept = weights(folder, "checkpoint.safetensors")  # whole
     assert all(tensor.isfinite().all() for tensor in kept.values())
     done(torchrun(2, *arguments, "--resume"))

@@ -1,4 +1,6 @@
+import threading
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -115,3 +117,45 @@ def test_wrong_use_is_refused_at_once(options, message):
     options = {"batch_size": 8, "view": SHIFT.test_view, "shuffle_seed": 0} | options
     with pytest.raises(ValueError, match=message):
         batches(random_split(), **options)
+
+
+def test_what_comes_from_disk_is_read_one_step_ahead():
+    images = torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 1, 6, 6)
+    asked: list[list[int]] = []
+    threads = set()
+
+    def read(places):
+        threads.add(threading.current_thread())
+        asked.append(places.tolist())
+        return images[places]
+
+    split = Split(torch.arange(10), read, streams=True)
+    everything: list[dict[str, Any]] = [
+        {"view": SHIFT, "shuffle_seed": 4},
+        {"view": SHIFT.test_view},
+        {"view": SHIFT.test_view, "start": 2},
+    ]
+    for options in everything:
+        asked.clear()
+        steps = steps_per_epoch(split, 3) - options.get("start", 0)
+        plain = list(batches(Split(split.labels, images.__getitem__), 3, **options))
+        for number, (one, other) in enumerate(zip(batches(split, 3, **options), plain, strict=True)):
+            assert torch.equal(one[0], other[0])
+            assert torch.equal(one[1], other[1])
+            assert number + 1 <= len(asked) <= min(number + 2, steps)
+        assert len(asked) == steps
+    assert threading.current_thread() not in threads
+    assert split.subset(torch.arange(3)).streams
+
+
+def test_an_error_in_the_background_comes_where_its_batch_would():
+    def read(places):
+        if 7 in places:
+            raise ValueError("image 7 can't be decoded")
+        return torch.zeros(len(places), 1, 6, 6, dtype=torch.uint8)
+
+    found = batches(Split(torch.arange(10), read, streams=True), 3, view=SHIFT.test_view)
+    next(found)
+    next(found)
+    with pytest.raises(ValueError, match="image 7 can't be decoded"):
+        next(found)

@@ -1,5 +1,9 @@
 import struct
 import zlib
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -7,7 +11,8 @@ import torch
 from PIL import Image
 from tests.data import tiny
 
-from fastcaps.data import load
+from fastcaps.benchmark.measure import can_measure_memory, peak_memory
+from fastcaps.data import batches, load
 
 
 def everything(split):
@@ -253,3 +258,31 @@ def test_images_are_read_when_wanted(divided):
     assert len(data.train.images(torch.tensor([0, 1]))) == 2
     with pytest.raises(FileNotFoundError, match=r"traincat2\.png"):
         data.train.images(torch.tensor([2]))
+
+
+def stream(folder: str) -> Callable[[], object]:
+    """An epoch of a folder, after a few batches to set up what is needed once."""
+    data = load(folder, size=64, channels=3)
+
+    def epoch(steps: int | None) -> None:
+        found = batches(data.train, 128, view=data.augmentation, shuffle_seed=0)
+        assert sum(len(labels) for _, labels in islice(found, steps)) == min(
+            len(data.train), 128 * (steps or len(data.train))
+        )
+
+    epoch(20)
+    return lambda: epoch(None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_measure_memory(), reason="the system doesn't tell a process its peak")
+def test_memory_stays_flat_however_many_files_there_are():
+    """50,000 files, which decoded would take 614 MB."""
+    with TemporaryDirectory() as folder:
+        pixels = np.random.default_rng(0).integers(0, 256, (256, 16 * 16), np.uint8)
+        for label in range(10):
+            place = Path(folder) / "many" / f"class {label}"
+            place.mkdir(parents=True)
+            for k in range(5000):
+                (place / f"{k}.pgm").write_bytes(b"P5 16 16 255\n" + pixels[(label * 7 + k) % 256].tobytes())
+        assert peak_memory(stream, f"{folder}/many") < 60

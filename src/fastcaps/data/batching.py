@@ -5,9 +5,13 @@ Step ``k`` of the whole job is images ``k·B … (k+1)·B − 1`` of the order, 
 an epoch, all ranks make the same number of steps, and an image is changed in the same way on one rank as on
 many. Only the last step may be smaller than ``B``; when it has fewer images than there are ranks, some of
 them get an empty batch.
+
+Images that come from disk are read in the background, one step ahead of the one in use.
 """
 
-from collections.abc import Callable, Iterator, Sized
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -84,14 +88,33 @@ def _generate(
         order = torch.arange(count)
     else:
         order = torch.from_numpy(np.random.default_rng([_ORDER, seed, epoch]).permutation(count))
-    for step in steps:
+
+    def share(step: int) -> tuple[int, slice, Tensor]:
+        """Of a step the number of images, this rank's part of them, and their numbers."""
         whole = order[step * batch_size : (step + 1) * batch_size]
         mine = slice(rank * len(whole) // world, (rank + 1) * len(whole) // world)
-        indices = whole[mine]
-        images = split.images(indices)
+        return len(whole), mine, whole[mine]
+
+    def read(step: int) -> Tensor:
+        return split.images(share(step)[2])
+
+    for step, images in zip(steps, _ahead(read, steps) if split.streams else map(read, steps), strict=True):
+        count, mine, indices = share(step)
         if isinstance(view, Augmentation):
             random = np.random.default_rng([_CHANCES, seed or 0, epoch, step])
-            chances = torch.from_numpy(random.random((len(whole), CHANCES)))
+            chances = torch.from_numpy(random.random((count, CHANCES)))
             yield view.apply(images, chances[mine]), split.labels[indices]
         else:
             yield view(images), split.labels[indices]
+
+
+def _ahead(read: Callable[[int], Tensor], steps: Sequence[int]) -> Iterator[Tensor]:
+    """What is read for each step; the next is read while one is used, and never more than that."""
+    with ThreadPoolExecutor(1) as reader:
+        waiting: deque[Future[Tensor]] = deque()
+        for step in steps:
+            waiting.append(reader.submit(read, step))
+            if len(waiting) > 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -21,17 +21,27 @@ class Split:
 
     Attributes:
         labels: class numbers ``(n)``, int64.
+        streams: whether images come from disk, so that it pays to read some before they are wanted.
     """
 
-    def __init__(self, labels: Tensor, read: Callable[[Tensor], Tensor], chosen: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        labels: Tensor,
+        read: Callable[[Tensor], Tensor],
+        chosen: Tensor | None = None,
+        *,
+        streams: bool = False,
+    ) -> None:
         """A part of images that ``read`` gives.
 
         Args:
             labels: of these images ``(n)``.
-            read: from places ``(b)`` to bytes ``(b c h w)``.
+            read: from places ``(b)`` to bytes ``(b c h w)``; in another thread when it streams.
             chosen: the place of each image for ``read`` ``(n)``; one after the other when None.
+            streams: whether it reads from disk.
         """
         self.labels = labels
+        self.streams = streams
         self._read = read
         self._chosen = chosen
 
@@ -46,7 +56,7 @@ class Split:
     def subset(self, indices: Tensor) -> "Split":
         """Only the images of these numbers ``(m)``, in this order."""
         chosen = indices if self._chosen is None else self._chosen[indices]
-        return Split(self.labels[indices], self._read, chosen)
+        return Split(self.labels[indices], self._read, chosen, streams=self.streams)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

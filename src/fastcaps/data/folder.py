@@ -7,10 +7,10 @@ for testing. Only names, labels and hashes are kept in memory.
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +20,13 @@ from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split, stratified
 from fastcaps.data.images import Header, decode, header, image_files, no_bombs
 
-T = TypeVar("T")
-
 # The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
 # weights grow with the square of it.
 _LONGEST = 64
 _TEST_FRACTION = 0.2
 # Names of folders that divide a set; only train and test together do.
 _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
+# Pillow decodes without holding Python's lock.
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -75,17 +74,21 @@ def load(
         fraction = _TEST_FRACTION if test_fraction is None else test_fraction
         train, test = _held_out(folder, classes, labels, fraction, seed)
 
-    headers = _in_threads(header, paths)
+    with no_bombs(), ThreadPoolExecutor(_THREADS) as pool:
+        headers = list(pool.map(header, paths))
     c = channels if channels is not None else 1 if all(item.grey for item in headers) else 3
     h, w = chosen_size or _commonest_size([headers[k] for k in train])
 
+    names = [str(path) for path in paths]  # a million take 0.1 GB, as paths four times that
+
     def read(places: Tensor) -> Tensor:
-        pixels = _in_threads(lambda k: decode(paths[k], (h, w), c), places.tolist())
+        with ThreadPoolExecutor(_THREADS) as pool:
+            pixels = list(pool.map(lambda k: decode(Path(names[k]), (h, w), c), places.tolist()))
         images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
         return torch.from_numpy(images)
 
     def part(places: Any) -> Split:
-        return Split(torch.from_numpy(labels[places]), read, torch.from_numpy(places))
+        return Split(torch.from_numpy(labels[places]), read, torch.from_numpy(places), streams=True)
 
     return DataSet(
         name=folder.resolve().name,
@@ -192,9 +195,3 @@ def _tree_hash(folder: Path, paths: Sequence[Path], headers: Sequence[Header], t
     for k, (path, item) in enumerate(zip(paths, headers, strict=True)):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{item.sha256}\0{k in mine}\n".encode())
     return digest.hexdigest()
-
-
-def _in_threads(function: Callable[[Any], T], values: Sequence[Any]) -> list[T]:
-    """A function of each value, several at a time; Pillow decodes without holding Python's lock."""
-    with no_bombs(), ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, values))

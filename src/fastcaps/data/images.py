@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,8 @@ def grey_photograph(path: Path) -> NDArray[np.uint8]:
 def no_bombs() -> Iterator[None]:
     """While images are opened, in any thread, make Pillow's warning about decompression bombs an error.
 
-    Filters of warnings belong to the whole process, so this is entered once around all threads, not in each.
+    Filters of warnings belong to the whole process, so this is entered once around all threads, not in each, and not
+    in the background. Without it the image is refused likewise, with Pillow's warning before.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -97,6 +99,8 @@ def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
     """An image whose every failure, now or while it is decoded, is one error that names the file."""
     try:
         with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):
+                raise Image.DecompressionBombError
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(

@@ -1,0 +1,141 @@
+"""Sums of many classes: divided by class they give the same matrix in less memory."""
+
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.training.conftest import make_data, small_config
+
+from fastcaps import CapsNet
+from fastcaps.distributed import World
+from fastcaps.functional import normalize
+from fastcaps.master import MasterAccumulator
+from fastcaps.master.accumulator import combined
+from fastcaps.training import accumulation
+from fastcaps.training.accumulation import accumulate_split, memory_at_hand, plan
+
+GB = 10**9
+
+
+@given(
+    counts=st.lists(st.integers(0, 20), min_size=2, max_size=30),
+    size=st.integers(1, 6),
+    fits=st.integers(0, 9),
+)
+def test_every_class_is_in_one_part_of_one_rank_and_parts_fit(counts, size, fits):
+    classes, lower = len(counts), 3
+    one = classes * lower * 8
+    memory = fits * one
+    parts = [plan(np.array(counts), lower, memory, World(rank, size)).parts for rank in range(size)]
+    if memory >= 3 * classes * one:
+        assert parts == [None] * size
+        return
+    assert [label for of_rank in parts for part in of_rank or () for label in part] == list(range(classes))
+    assert all(of_rank for of_rank in parts)  # perhaps of no classes, but everyone adds something
+    assert all(len(part) <= max(1, fits) for of_rank in parts for part in of_rank or ())
+
+
+def test_ranks_get_about_as_many_images():
+    counts = np.array([100, 1, 1, 1, 1, 96])
+    parts = [plan(counts, 10, 1, World(rank, 2)).parts for rank in range(2)]
+    assert [sum(counts[k] for part in of_rank or () for k in part) for of_rank in parts] == [100, 100]
+
+
+def test_what_is_announced():
+    counts = np.full(1000, 3)
+    assert plan(counts, 1152, 28 * GB).words == ""
+    assert plan(counts, 1152, GB).words == (
+        "the sums of 1000 classes take 9.2 GB, and 1 GB are at hand: classes are taken 108 at a time, and sums are not "
+        "kept"
+    )
+    assert plan(counts, 1152, GB, World(0, 100)).words.endswith(
+        "classes are taken 10 at a time by 100 processes, and sums are not kept"
+    )
+
+
+def test_memory_at_hand_is_half_of_the_least_that_is_free(monkeypatch):
+    assert 0 < memory_at_hand() < 2**60
+    monkeypatch.setattr(accumulation, "_free_bytes", lambda: [2**62, 900, 1000])
+    assert memory_at_hand() == 450
+
+
+@pytest.mark.parametrize("memory", [1, 2 * 3 * small_config().lower_capsules * 8, None])
+@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+def test_parts_give_the_same_matrix(memory, method):
+    data = make_data(train=31)
+    torch.manual_seed(0)
+    model = CapsNet(small_config())
+    keep = np.arange(31) % 7 != 0
+    filters = [{"name": "own", "options": {}, "reason": "", "seen": [11, 10, 10], "kept": [9, 9, 8]}]
+    seen = []
+    found, whole = (
+        accumulate_split(
+            model,
+            data.train,
+            data.augmentation.test_view,
+            8,
+            method=method,
+            keep=keep,
+            filters=filters,
+            observe=seen.append,
+            provenance={"data": "patterns"},
+            memory=given,
+        )
+        for given in (memory, None)
+    )
+    torch.testing.assert_close(found.values, whole.values, rtol=0, atol=1e-6)
+    assert found.summary() == whole.summary()
+    assert found.provenance == {"data": "patterns"}
+    assert found.counts.tolist() == np.bincount(data.train.labels[keep], minlength=3).tolist()
+    assert (found.containers is None) == (memory is not None)
+    assert whole.containers is not None
+    assert sum(seen) == (31 if memory is None else int(keep.sum())) + 31
+
+
+# 9.2 GB of sums: 1,000 classes of the MNIST network's 1,152 lower capsules.
+LOWER, CLASSES = 1152, 1000
+
+
+def coefficients(label: int) -> torch.Tensor:
+    """Of the images of a class: one, of every tenth class two."""
+    generator = torch.Generator().manual_seed(label)
+    return torch.rand(1 + (label % 10 == 0), LOWER, CLASSES, generator=generator)
+
+
+def accumulate_many() -> None:
+    """In this process, whose peak memory is then the answer; prints it in bytes."""
+    counts = np.array([1 + (label % 10 == 0) for label in range(CLASSES)])
+    planned = plan(counts, LOWER, GB)
+    assert planned.parts is not None
+    assert len(planned.parts) == 10
+
+    def parts():
+        for part in planned.parts or ():
+            sums = MasterAccumulator(LOWER, CLASSES, only=part)
+            for label in part:
+                values = coefficients(label)
+                sums.update(values, torch.full((len(values),), label))
+            yield sums
+            del sums
+
+    master = combined(parts())
+    assert master.counts.tolist() == counts.tolist()
+    assert master.containers is None
+    for label in (0, 1, 499, 500, 999):
+        expected = normalize(coefficients(label).double().mean(0))[:, label]
+        torch.testing.assert_close(master.values[:, label], expected, rtol=0, atol=1e-12)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="others count peak memory in another unit")
+def test_a_thousand_classes_in_two_gigabytes():
+    program = f"from {__name__} import accumulate_many; accumulate_many()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2 * GB
