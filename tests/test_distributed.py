@@ -9,6 +9,7 @@ import torch
 from tests.ranks import alone, in_ranks
 
 from fastcaps import distributed
+from fastcaps._files import write_atomically
 from fastcaps.distributed import ALONE, EndedElsewhereError, World, joined, launched
 from fastcaps.master import MasterAccumulator
 
@@ -51,7 +52,7 @@ def exercise(world: World, folder: Path) -> None:
     world.add_up(one, other)
     found["sums"] = [one.tolist(), other.item()]
     shared = folder / "shared"
-    world.first_does(lambda: shared.write_text("written"))
+    world.first_does(lambda: write_atomically({shared: b"written"}))
     found["read"] = shared.read_text()
     found["fetched"] = world.after_first(lambda: fetched(folder / "download"))
     told: list[int] = []

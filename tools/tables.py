@@ -9,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from benchmarks.distributed import expected
+from benchmarks.training import SHAPES, B
+
+from fastcaps import CapsNet
 from fastcaps._files import write_atomically
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +125,17 @@ def digits() -> str:
     return _table(["", "epochs", "folded", "95 %", "its weights, dynamic", "its weights, uniform"], rows)
 
 
+def scaling(shape: str) -> str:
+    """What the model of several machines expects of a network, from a training step measured on one."""
+    with torch.device("meta"):
+        model = CapsNet(SHAPES[shape]())
+    gradient = sum(4 * parameter.numel() for parameter in model.parameters())
+    return _table(*expected(STEP[shape] * B, gradient))
+
+
+# Seconds an image of a training step on two threads, as in docs/training.md.
+STEP = {"MNIST": 3.71e-3, "CIFAR-10": 3.17e-3}
+
 DIGITS = {
     "dynamic": "dynamic routing, then accumulated",
     "new": "a new network with those coefficients",
@@ -141,6 +157,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "mnist-ablation": lambda: ablation("mnist-ablation"),
     "retraining": retraining,
     "digits": digits,
+    "scaling-mnist": lambda: scaling("MNIST"),
+    "scaling-cifar10": lambda: scaling("CIFAR-10"),
 }
 
 

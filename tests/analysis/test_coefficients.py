@@ -57,6 +57,7 @@ def test_containers_are_normalised_row_by_row():
     coefficients = torch.rand(6, 5, 3, dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 2, 1, 2])
     master = MasterAccumulator(5, 3).update(coefficients, labels).compute()
+    assert master.containers is not None
     rows = normalized_containers(master.containers, master)
     for k in range(3):
         mean = coefficients[labels == k].mean(0).numpy()

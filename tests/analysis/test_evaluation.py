@@ -1,5 +1,7 @@
 """The four ways of routing against the reference, and the counts made of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,7 @@ def test_each_way_is_what_it_says(model):
     result = evaluate(model, master, [(images[:5], labels[:5]), (images[5:], labels[5:])], seen.append)
     assert seen == [5, 9]
     weight = model.routing.weight.detach().numpy()
+    assert master.containers is not None
     rows = master.containers / master.counts[:, None, None]
     for k, lower in enumerate(model.lower_capsules(images).detach().numpy()):
         votes = reference.prediction_vectors(lower, weight)
@@ -73,6 +76,12 @@ def test_fast_is_compared_with_no_routing_and_the_model_left_as_it_was(model):
     assert all(speed is not None and speed > 0 for speed in speeds.values())
     with pytest.raises(ValueError, match="label 3 is outside the classes 0 … 2"):
         evaluate(model, master, [(images[:1], torch.tensor([3]))])
+
+
+def test_without_containers_there_is_no_ceiling(model):
+    images, labels = torch.rand(6, 1, 10, 10), torch.arange(6) % 3
+    master = replace(accumulate(model, [(images, labels)]), containers=None)
+    assert set(evaluate(model, master, [(images, labels)]).variants) == {"dynamic", "fast", "uniform"}
 
 
 def test_no_images(model):

@@ -1,5 +1,7 @@
 """All analyses together, where correlations exist and where they don't."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,12 @@ from fastcaps.analysis.collected import collect
 from fastcaps.analysis.study import study
 
 
-def studied(model, **options):
+def studied(model, keep_containers=True, **options):
     images, labels = torch.rand(12, 1, 10, 10, dtype=torch.float64), torch.arange(12) % 3
     batches = [(images, labels)]
     master = accumulate(model, batches)
+    if not keep_containers:
+        master = replace(master, containers=None)
     evaluation = {"master": master.summary(), **evaluate(model, master, batches).to_dict()}
     lengths = output_lengths(model, fold(model, master), batches)
     found = study(model, master, collect(model, batches), lengths, images.__getitem__, evaluation, **options)
@@ -52,6 +56,13 @@ def test_one_iteration_has_no_correlations_and_says_so(small_model):
     assert summary["constant_columns"] == [4, 4, 4]
     assert found.numbers["first_images"]["within"] is None
     assert {"class_correlations", "image_correlations", "tuning"} <= set(found.figures)
+
+
+def test_sums_that_were_not_kept_are_not_drawn(small_model):
+    found, _, _ = studied(small_model, keep_containers=False)
+    assert "procedure" not in found.figures
+    assert found.numbers["master"]["is_reduction"]
+    assert "ceiling" not in found.numbers["evaluation"]["variants"]
 
 
 def test_errors(small_model):

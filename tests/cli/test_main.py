@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 import fastcaps
+from fastcaps import distributed
 from fastcaps.cli import app
-from fastcaps.cli._common import command
+from fastcaps.cli._common import command, distributed_command
+from fastcaps.distributed import EndedElsewhereError, World
 
 
 def run_python(code: str) -> str:
@@ -75,6 +78,69 @@ def test_a_command_fails_with_one_line(error, code, line, monkeypatch):
     if code == 1:
         monkeypatch.setenv("FASTCAPS_TRACEBACK", "1")
         assert CliRunner().invoke(app).exception is error
+
+
+class Shared(dict[str, int]):
+    """A store that other processes could see."""
+
+    def add(self, key, count):
+        self[key] = self.get(key, 0) + count
+        return self[key]
+
+    def set(self, key, value):
+        self[key] = int(value)
+
+    def get(self, key, default=None):
+        return super().get(key, default)
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+LOST = (
+    "error: another process of this job has died or doesn't answer any more: see above what it said, then start again "
+    "(fastcaps train goes on from its checkpoint with --resume)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "before", "code", "line"),
+    [
+        (ValueError("image 7 can't be decoded"), {}, 1, "error: image 7 can't be decoded\n"),
+        (KeyboardInterrupt(), {}, 130, "interrupted\n"),
+        (RuntimeError("[gloo/pair.cc:1] Connection closed by peer"), {}, 1, LOST),
+        (RuntimeError("[gloo/pair.cc:1] Connection closed by peer"), {"ended": 130}, 130, ""),
+        (EndedElsewhereError(1), {}, 1, ""),
+    ],
+)
+def test_another_process_than_the_first_speaks_only_for_itself(error, before, code, line, monkeypatch, capfd):
+    store = Shared(before)
+
+    @contextmanager
+    def joined():
+        yield World(1, 2, store=store)
+
+    monkeypatch.setattr(distributed, "launched", lambda: (1, 2))
+    monkeypatch.setattr(distributed, "joined", joined)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+
+    @distributed_command
+    def fail() -> None:
+        raise error
+
+    for expected in (line, ""):  # the second process has the same to say
+        with pytest.raises(typer.Exit) as end:
+            fail()
+        assert end.value.exit_code == code
+        assert capfd.readouterr() == ("", expected)
+        if line and line != LOST:
+            assert store["ended"] == code
+        store.pop("ended", None)
+        store.update(before)
+    error = RuntimeError("a bug")
+    with pytest.raises(RuntimeError, match="a bug"):
+        fail()
+    assert sys.stderr is sys.__stderr__  # where the traceback will be seen
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch):

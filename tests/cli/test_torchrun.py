@@ -55,11 +55,11 @@ def ranks_of(process) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                parent = int(re.search(r"PPid:\s+(\d+)", (entry / "status").read_text())[1])
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
                 variables = dict(
                     line.split("=", 1) for line in (entry / "environ").read_text().split("\0") if "=" in line
                 )
-            except (OSError, TypeError):
+            except OSError:
                 continue
             if parent == process.pid and "RANK" in variables:
                 found[int(variables["RANK"])] = int(entry.name)

@@ -1,5 +1,8 @@
 """Accumulation against section 5 in loops; sums that may come in any pieces and any order."""
 
+import re
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from tests import reference
 from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, shipped
 from fastcaps import functional as F
 from fastcaps.master import MasterAccumulator
+from fastcaps.master.accumulator import combined
 from fastcaps.nn.pretrained import weights_hash
 
 
@@ -245,3 +249,61 @@ def test_errors(model):
         accumulate(model, [batch, batch], keep=np.ones(4, bool))
     with pytest.raises(ValueError, match="keep is for 7 images, but 6 came: it must be of the same images"):
         accumulate(model, [batch, batch], keep=np.ones(7, bool))
+
+
+@pytest.mark.parametrize("normalization", ["max_min", "softmax"])
+@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+def test_parts_by_class_give_the_same_matrix(normalization, method, monkeypatch, tmp_path):
+    monkeypatch.setattr("fastcaps.master.accumulator._PIECE", 3 * 4 * 5)  # three images at a time
+    coefficients, labels = torch.rand(30, 4, 5, dtype=torch.float64), torch.arange(30) % 5
+    whole = MasterAccumulator(4, 5, normalization).update(coefficients, labels).compute(method=method)
+    kept = []
+
+    def parts():
+        for only in (range(2), range(2, 2), range(2, 5)):
+            mine = torch.tensor([label in only for label in labels.tolist()])
+            part = MasterAccumulator(4, 5, normalization, only=only).update(coefficients[mine], labels[mine])
+            kept.append(weakref.ref(part))
+            assert sum(one() is not None for one in kept) == 1  # the one before is gone
+            yield part
+            del part
+
+    found = combined(parts(), {"from": "parts"}, method)
+    torch.testing.assert_close(found.values, whole.values, rtol=0, atol=1e-12)
+    assert torch.equal(found.counts, whole.counts)
+    assert found.summary() == {**whole.summary(), "provenance": {"from": "parts"}}
+    assert found.containers is None
+    found.save(tmp_path / "master")
+    again = MasterCoefficients.load(tmp_path / "master")
+    assert again.containers is None
+    assert torch.equal(again.values, found.values)
+    message = "the sums of these coefficients of 5 classes were not kept, since they were accumulated in parts: accumul"
+    with pytest.raises(ValueError, match=message):
+        MasterAccumulator.from_coefficients(again)
+
+
+def test_errors_of_parts():
+    part = MasterAccumulator(4, 5, only=range(1, 3))
+    with pytest.raises(ValueError, match="label 3 is outside the classes 1 … 2 of this part"):
+        part.update(torch.zeros(2, 4, 5), torch.tensor([1, 3]))
+    for only in (range(3, 6), range(0, 4, 2), range(-1, 2), range(3, 2)):
+        with pytest.raises(ValueError, match=re.escape(f"only is {only}, expected a range of the 5 classes")):
+            MasterAccumulator(4, 5, only=only)
+    with pytest.raises(ValueError, match="there are no parts to combine: expected at least one"):
+        combined([])
+    message = "can't merge sums of 4×5 capsules with max_min from 0.0 to 1.0 into .*, classes 1 … 2"
+    with pytest.raises(ValueError, match=message):
+        part.merge(MasterAccumulator(4, 5))
+    part.update(torch.zeros(1, 4, 5), torch.tensor([1]))
+    with pytest.raises(ValueError, match="no image of class 0, 2, 3, 4 was accumulated, of 5 classes"):
+        combined([part])
+
+
+def test_a_large_batch_is_routed_in_pieces(model, monkeypatch):
+    images, labels = torch.rand(7, 1, 10, 10), torch.arange(7) % 3
+    model = model.double()
+    expected = accumulate(model, [(images, labels)])
+    monkeypatch.setattr("fastcaps.master.accumulator._ROUTED", 2 * model.config.lower_capsules * 3)
+    found = accumulate(model, [(images, labels)])
+    torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-12)
+    assert torch.equal(found.counts, expected.counts)

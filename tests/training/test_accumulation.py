@@ -72,7 +72,7 @@ def test_parts_give_the_same_matrix(memory, method):
     model = CapsNet(small_config())
     keep = np.arange(31) % 7 != 0
     filters = [{"name": "own", "options": {}, "reason": "", "seen": [11, 10, 10], "kept": [9, 9, 8]}]
-    seen = []
+    seen: list[int] = []
     found, whole = (
         accumulate_split(
             model,

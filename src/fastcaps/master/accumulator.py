@@ -110,17 +110,17 @@ class MasterAccumulator:
                 raise ValueError(
                     f"label {label} is outside the classes {self.only.start} … {self.only.stop - 1} of this part"
                 )
+        finite = coefficients.isfinite()
+        if not finite.all():
+            number = int((~finite).flatten(1).any(1).nonzero()[0])
+            raise ValueError(
+                f"coefficients of image {number} of this batch are not finite: check the network's weights"
+            )
         size = max(1, _PIECE // (lower_capsules * classes))
-        for start in range(0, len(labels), size):
-            piece = slice(start, start + size)
-            values = coefficients[piece].detach().to("cpu", torch.float64)
-            if not values.isfinite().all():
-                number = start + int((~values.isfinite()).flatten(1).any(1).nonzero()[0])
-                raise ValueError(
-                    f"coefficients of image {number} of this batch are not finite: check the network's weights"
-                )
-            self.containers.index_add_(0, labels[piece] - self.only.start, values)
-            self.counts += torch.bincount(labels[piece], minlength=classes)
+        pieces = zip(torch.split(coefficients.detach(), size), torch.split(labels, size), strict=True)
+        for values, their in pieces:
+            self.containers.index_add_(0, their - self.only.start, values.to("cpu", torch.float64))
+        self.counts += torch.bincount(labels, minlength=classes)
         return self
 
     def merge(self, other: "MasterAccumulator") -> Self:
