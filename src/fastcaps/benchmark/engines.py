@@ -45,9 +45,24 @@ class Engine:
 
 
 def engine(
-    name: str, config: CapsNetConfig, threads: int, cnn_channels: tuple[int, int, int] = (256, 256, 128)
+    name: str,
+    config: CapsNetConfig,
+    threads: int,
+    cnn_channels: tuple[int, int, int] = (256, 256, 128),
+    trained: tuple[CapsNet, Tensor] | None = None,
+    calibration: list[Tensor] | None = None,
 ) -> Engine:
-    """One of `ENGINES` with weights as they are before training: how long it takes doesn't depend on them."""
+    """One of `ENGINES`.
+
+    Args:
+        name: of the engine.
+        config: of the network.
+        threads: for ONNX Runtime; PyTorch has its own number.
+        cnn_channels: of the convolutional baseline.
+        trained: a network and coefficients ``(i j)``. When None the weights are as they are before training: how long
+            it takes doesn't depend on them.
+        calibration: batches of training images, bytes, for the ranges of int8; noise when None.
+    """
     torch.manual_seed(0)
     if name in (CNN, ONNX_CNN):
         baseline = ConvolutionalBaseline(config, cnn_channels)
@@ -56,14 +71,14 @@ def engine(
             return Engine(lambda images: baseline(images / 255), _weights(baseline), None, count)
         content = baseline.onnx(config).SerializeToString()
         return Engine(_Session(content, threads).run, len(content), None, count)
-    model = CapsNet(config).eval()
-    coefficients = torch.rand(config.lower_capsules, config.classes)
+    model, coefficients = trained or (CapsNet(config).eval(), torch.rand(config.lower_capsules, config.classes))
     fast = fold(model, coefficients)
     count = multiplications(config, "dynamic" if name in (PLAIN, DYNAMIC, ONNX_DYNAMIC) else "fast")
     if name in (ONNX_DYNAMIC, ONNX, ONNX_INT8):
         network = model if name == ONNX_DYNAMIC else fast
         weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
-        ranges = calibrated(fast, [some_images(config, _CALIBRATION)]) if name == ONNX_INT8 else None
+        seen = calibration or [some_images(config, _CALIBRATION)]
+        ranges = calibrated(fast, seen) if name == ONNX_INT8 else None
         routing = "dynamic" if name == ONNX_DYNAMIC else "fast"
         content = network_graph(config, weights, routing, ranges).SerializeToString()
         return Engine(
