@@ -26,7 +26,9 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 th { font-weight: 600; color: var(--faint); }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 td:first-child { white-space: normal; }
-td small { display: inline-block; line-height: 1.35; min-width: 8rem; }
+td small { display: inline-block; line-height: 1.35; }
+td:first-child small { min-width: 8rem; }
+.name { white-space: nowrap; }
 .hint { display: none; }
 figure { margin: 1.5rem 0 2.5rem; }
 .picture { overflow-x: auto; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: .6rem;

@@ -28,7 +28,7 @@ from fastcaps.reproduction import (
     TITLES,
     Cell,
     accuracy_table,
-    cells,
+    all_cells,
     finished,
     network,
     report_page,
@@ -108,7 +108,7 @@ def reproduce(
             raise typer.BadParameter(f"--{name}: --report is of everything in --results, leave one of them out")
         _report(results, out or runs, readme, as_json)
         return
-    wanted = cells(
+    wanted = all_cells(
         _chosen("--data", [name.replace("-", "_") for name in data or TITLES], list(TITLES)),
         _chosen("--normalization", normalization or list(NORMALIZATIONS), list(NORMALIZATIONS)),
         _seeds(seeds),

@@ -3,7 +3,7 @@
 Knows no PyTorch: a report is made wherever the JSON files of finished runs are.
 """
 
-from fastcaps.reproduction.cells import Cell, cells, finished, network, shard
+from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shard
 from fastcaps.reproduction.paper import PAPER, TITLES
 from fastcaps.reproduction.table import Row, accuracy_table, report_page, rows, runs_table, with_tables
 
@@ -11,7 +11,7 @@ __all__ = [
     "PAPER",
     "TITLES",
     "Cell",
-    "cells",
+    "all_cells",
     "shard",
     "network",
     "finished",

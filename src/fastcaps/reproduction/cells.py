@@ -39,7 +39,7 @@ class Cell:
         return f"{self.data}-{self.normalization}-{self.seed}"
 
 
-def cells(data: Iterable[str], normalizations: Iterable[str], seeds: Iterable[int]) -> list[Cell]:
+def all_cells(data: Iterable[str], normalizations: Iterable[str], seeds: Iterable[int]) -> list[Cell]:
     """All combinations, in the order in which they are worth most: one seed of everything first, Max-Min first."""
     sets, rules = list(data), list(normalizations)
     return [Cell(name, rule, seed) for seed in seeds for rule in rules for name in sets]

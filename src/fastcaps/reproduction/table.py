@@ -17,6 +17,8 @@ from fastcaps.reproduction.paper import NORMALIZATIONS, PAPER, ROUTINGS, TITLES
 
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+_HINT = '<small class="hint">scrolls sideways →</small>'
+
 # What runs may differ in and still be one experiment.
 _HARMLESS = {"seed", "test_every", "checkpoint_every"}
 
@@ -160,17 +162,17 @@ def runs_table(
         found: what was found.
         link: from a run's name to what is shown for it.
     """
-    head = ["run", "epochs", "dynamic", "fast", "uniform", "ceiling", "fast − dynamic", "fast − uniform", "hours"]
+    head = ["run", "dynamic", "fast", "uniform", "fast − dynamic", "fast − uniform", "ceiling", "epochs", "hours"]
     table = []
     for cell in sorted(found, key=lambda c: (list(TITLES).index(c.data), c.normalization, c.seed)):
         variants = found[cell]["evaluation"]["variants"]
         table.append(
             [
                 link(cell.name),
+                *(_with_interval(variants[way]) for way in ("dynamic", "fast", "uniform")),
+                *(_paired(variants["fast"][f"against_{way}"]) for way in ("dynamic", "uniform")),
+                _with_interval(variants["ceiling"]),
                 str(found[cell]["settings"]["epochs"]),
-                *(_with_interval(variants[way]) for way in ("dynamic", "fast", "uniform", "ceiling")),
-                _paired(variants["fast"]["against_dynamic"]),
-                _paired(variants["fast"]["against_uniform"]),
                 f"{found[cell]['seconds'] / 3600:.1f}",
             ]
         )
@@ -194,9 +196,9 @@ def report_page(found: Mapping[Cell, dict[str, Any]]) -> str:
     """Everything as one page that opens from disk."""
     table = rows(found)
     done = sum(bool(row.seeds) for row in table)
-    head, body = accuracy_table(table)
-    escaped = [[*map(html.escape, line[:-1]), f"<small>{html.escape(line[-1])}</small>"] for line in body]
-    runs_head, runs_body = runs_table(found)
+    sets = "".join(_section(name, [row for row in table if row.data == name]) for name in TITLES)
+    head, body = runs_table(found, lambda name: f'<span class="name">{name}</span>')
+    runs = [[line[0], *(_in_two_lines(cell) for cell in line[1:])] for line in body]
     made = "".join(
         f"<dt>{name}</dt><dd>{html.escape(_made(found[cell]))}</dd>"
         for name, cell in sorted((cell.name, cell) for cell in found)
@@ -205,17 +207,36 @@ def report_page(found: Mapping[Cell, dict[str, Any]]) -> str:
         "The paper's table, reproduced",
         f"""<header><h1>The paper's table, reproduced</h1>
 <p class="about">Test accuracies in per cent: mean ± standard deviation over seeds. {done} of {len(table)} rows were
-run.</p></header>
-<main>{html_table(head, escaped)}
+run.</p>
 <p><small>Paper: mean of the highest test accuracies of five trainings. Final: the trained network, for which nothing
 was chosen on the test set. Highest: the best epoch on the test set, as in the paper. Difference: final minus paper,
-in points. Uniform: the same network with all coefficients 1, without any routing.</small></p>
-<h2>Every run</h2>{html_table(runs_head, [[*map(html.escape, line)] for line in runs_body])}
-<p><small>In brackets 95 % intervals, Wilson's for accuracies. Differences are paired, in points, with McNemar's exact
-p. Ceiling: each image with its own class's coefficients, which needs the answer.</small></p>
+in points. Uniform: the same network with all coefficients 1, without any routing.</small></p></header>
+<main>{sets}
+<h2>Every run</h2>{_HINT}{html_table(head, runs)}
+<p><small>Small: 95 % intervals, Wilson's for accuracies. Differences are paired, in points, with McNemar's exact
+p. Ceiling: each image with its own class's coefficients, which needs the answer. Hours: of training.</small></p>
 <h2>How each was made</h2><dl>{made}</dl></main>
 """,
     )
+
+
+def _section(name: str, table: Sequence[Row]) -> str:
+    """One data set of the page: its numbers, and in a sentence how many runs of what they are from."""
+    head, body = accuracy_table(table)
+    numbers = html_table(head[1:7], [[html.escape(cell) for cell in line[1:7]] for line in body])
+    sentences = []
+    for row in table:
+        if row.routing == "dynamic" and row.seeds:
+            parts = [f"{len(row.seeds)} {'seed' if len(row.seeds) == 1 else 'seeds'}", f"{_listed(row.epochs)} epochs"]
+            parts += [f"{_listed(row.images)} images", *row.notes]
+            sentences.append(f"{NORMALIZATIONS[row.normalization]}: {', '.join(parts)}.")
+    return f"<h2>{TITLES[name]}</h2>{_HINT}{numbers}<p><small>{html.escape(' '.join(sentences))}</small></p>"
+
+
+def _in_two_lines(cell: str) -> str:
+    """A number, and below it what is in brackets and after them."""
+    parts = re.fullmatch(r"(\S+) \((.*)\)(.*)", cell)
+    return f"{parts[1]}<br><small>{parts[2]}{parts[3]}</small>" if parts else html.escape(cell)
 
 
 def _made(run: dict[str, Any]) -> str:
