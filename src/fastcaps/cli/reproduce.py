@@ -116,7 +116,7 @@ def reproduce(
     wanted = shard(wanted, *_part(part)) if part is not None else wanted
     done = finished(results)
     for cell in wanted:
-        _check_asked(cell, done, runs, results, epochs)
+        _check_asked(cell, done, runs, results, epochs, fast_every)
     if list_only:
         _list(wanted, done, runs, epochs, as_json)
         return
@@ -240,15 +240,17 @@ def _settings(cell: Cell, epochs: int | None, **changes: Any) -> "TrainSettings"
     return TrainSettings.for_data(cell.data, seed=cell.seed, **chosen(epochs=epochs), **changes)
 
 
-def _check_asked(cell: Cell, done: dict[Cell, Any], runs: Path, results: Path, epochs: int | None) -> None:
+def _check_asked(
+    cell: Cell, done: dict[Cell, Any], runs: Path, results: Path, epochs: int | None, fast_every: int
+) -> None:
     """Refuse what is there already in another form than it is asked for, before anything is run."""
     from fastcaps.training.run import Run
 
     run = Run(runs / cell.name)
     if cell in done:
-        about, where = done[cell], _file(results, cell)
+        about, where, measured = done[cell], _file(results, cell), done[cell]["metrics"]
     elif run.about_file.is_file():
-        about, where = run.about, run.folder
+        about, where, measured = run.about, run.folder, run.metrics()
         check_run(about, cell, where)
     else:
         return
@@ -256,6 +258,11 @@ def _check_asked(cell: Cell, done: dict[Cell, Any], runs: Path, results: Path, e
         raise ValueError(
             f"{where} is of {about['settings']['epochs']} epochs, {epochs} were asked for: leave --epochs out to take "
             "it as it is, or say other folders with --runs and --results"
+        )
+    if fast_every and any("fast_test_accuracy" not in row for row in measured if row["epoch"] % fast_every == 0):
+        raise ValueError(
+            f"{where} was made without --fast-every {fast_every}: leave it out to take it as it is, or say other "
+            "folders with --runs and --results"
         )
 
 
@@ -272,7 +279,7 @@ def _list(wanted: Sequence[Cell], done: dict[Cell, Any], runs: Path, epochs: int
             state = "done"
         elif run.about_file.is_file():
             total = run.about["settings"]["epochs"]
-            behind = len(run.metrics()) if run.metrics_file.is_file() else 0
+            behind = len(run.metrics())
             state = "trained" if run.about.get("state") == "finished" else "begun"
         each = [r["seconds"] / r["settings"]["epochs"] for c, r in done.items() if c.data == cell.data]
         seconds = (total - behind) * sum(each) / len(each) if each else None

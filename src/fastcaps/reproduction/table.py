@@ -236,7 +236,7 @@ def _section(name: str, table: Sequence[Row]) -> str:
 def _in_two_lines(cell: str) -> str:
     """A number, and below it what is in brackets and after them."""
     parts = re.fullmatch(r"(\S+) \((.*)\)(.*)", cell)
-    return f"{parts[1]}<br><small>{parts[2]}{parts[3]}</small>" if parts else html.escape(cell)
+    return f"{parts[1]}<br><small>{parts[2]}{parts[3].replace(', ', '<br>')}</small>" if parts else html.escape(cell)
 
 
 def _made(run: dict[str, Any]) -> str:
