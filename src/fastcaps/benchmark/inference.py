@@ -123,7 +123,9 @@ def _engines(settings: Settings, threads: int, peak: float, observe: Observe) ->
             engine, memory = made[name], None
             if settings.memory:
                 arguments = (name, config.to_dict(), threads, batch, settings.cnn_channels)
-                memory = peak_memory(engines.once, *arguments)
+                tiny = Settings.quick()
+                small = (name, tiny.config.to_dict(), threads, 1, tiny.cnn_channels)
+                memory = peak_memory(engines.once, *arguments, small=small)
                 observe(1)
             rows.append(
                 {
@@ -173,7 +175,7 @@ def _point(settings: Settings, axis: str, size: int, observe: Observe) -> list[d
     for name, found in seconds.items():
         memory = None
         if settings.memory:
-            memory = peak_memory(routing, name, sizes, threads)
+            memory = peak_memory(routing, name, sizes, threads, small=(name, dict.fromkeys(sizes, 2), threads))
             observe(1)
         rows.append(
             {
