@@ -116,7 +116,9 @@ def test_what_train_made_is_gone_on_with(small, monkeypatch):
     options = ["--normalization", "softmax", "--seed", 2, "--epochs", 2, "--test-every", 1, "--threads", 1]
     invoke("train", "--data", "mnist", *options, *changes, "--out", run)
     softmax = ["reproduce", "--data", "mnist", "--normalization", "softmax", "--seeds", "2,", "--threads", 1]
-    assert "trained" in invoke(*softmax, "--list").stdout
+    assert json.loads(invoke(*softmax, "--list", "--json").stdout) == [
+        {"run": "mnist-softmax-2", "state": "trained", "epochs": 2, "of": 2, "seconds_left": 0.0}
+    ]
     invoke(*softmax, "--epochs", 2, "--runs", "afresh", "--results", "afresh")
     assert weights(run) == weights(small / "afresh" / "mnist-softmax-2")
     monkeypatch.setattr(Trainer, "fit", lambda *_, **__: pytest.fail("it was trained again"))

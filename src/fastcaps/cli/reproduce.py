@@ -282,7 +282,8 @@ def _list(wanted: Sequence[Cell], done: dict[Cell, Any], runs: Path, epochs: int
             behind = len(run.metrics())
             state = "trained" if run.about.get("state") == "finished" else "begun"
         each = [r["seconds"] / r["settings"]["epochs"] for c, r in done.items() if c.data == cell.data]
-        seconds = (total - behind) * sum(each) / len(each) if each else None
+        left = total - behind
+        seconds = 0.0 if not left else left * sum(each) / len(each) if each else None
         entries.append({"run": cell.name, "state": state, "epochs": behind, "of": total, "seconds_left": seconds})
     if as_json:
         print_json(entries)
