@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from fastcaps.shipped import is_shipped
+
 if TYPE_CHECKING:
     import torch
 
@@ -91,6 +93,12 @@ def this_command() -> str:
     from fastcaps.training.result import without_data_dir
 
     return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))
+
+
+def check_not_shipped(run: Path, folder: Path) -> None:
+    """Refuse to write into a folder of the package; ``run`` is what the user called it."""
+    if is_shipped(folder):
+        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
 
 
 def set_up(device: str, threads: int | None) -> "torch.device":

@@ -11,6 +11,13 @@ from fastcaps.cli._common import Json, Threads, chosen, command, counted, print_
 
 @command
 def bench(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run folder, or a network that comes with fastcaps, whose sizes to measure; the paper's for MNIST.",
+            metavar="[RUN]",
+        ),
+    ] = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images at a time; may be repeated.")] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine.")] = None,
     memory: Annotated[bool, typer.Option(help="Measure peaks of memory, each in a process of its own.")] = True,
@@ -26,7 +33,7 @@ def bench(
     Engines take turns in one run; medians count, as ratios to plain dynamic routing. Then the routing layer alone, as
     the number of lower capsules, classes, iterations and images grows. Needs a quiet machine and some minutes.
 
-    Example:  fastcaps bench --threads 2 --out bench
+    Example:  fastcaps bench mnist --threads 2 --out bench
     """
     require("fastcaps bench", "torch", "matplotlib", "onnx", "onnxruntime")
     import dataclasses
@@ -36,10 +43,15 @@ def bench(
     from fastcaps.benchmark.inference import Settings, figure
     from fastcaps.benchmark.inference import bench as measure
     from fastcaps.benchmark.measure import can_measure_memory
+    from fastcaps.nn.config import CapsNetConfig
+    from fastcaps.training import Run
 
+    if quick and model is not None:
+        raise typer.BadParameter(f"--quick measures a tiny network of its own: leave {model} or --quick out")
+    config = None if model is None else CapsNetConfig.from_dict(Run.open(model).about["config"])
     set_up("cpu", threads)
     settings = Settings.quick() if quick else Settings()
-    changes = chosen(batches=tuple(batch) if batch else None, repetitions=repetitions)
+    changes = chosen(config=config, batches=tuple(batch) if batch else None, repetitions=repetitions)
     settings = dataclasses.replace(settings, memory=memory and can_measure_memory(), **changes)
     with counted("measuring", settings.turns) as observe:
         found = measure(settings, observe)
