@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastcaps import CapsNetConfig, shipped
+from fastcaps.benchmark.agreement import COMPARED
 from fastcaps.cli import app
 from fastcaps.training import Run
 
@@ -73,6 +74,20 @@ def test_bench_takes_a_networks_sizes(monkeypatch):
     assert mnist.config == none.config == CapsNetConfig.mnist()
     assert cifar10.config == CapsNetConfig.cifar10()
     assert cifar10.batches == (2,)
+    assert cifar10.growth["lower capsules"] == (1024, 4096, 16384)
+    assert mnist.growth == none.growth
     refused = invoke("bench", "mnist", "--quick", code=2).stderr
     assert "--quick measures a tiny network of its own: leave mnist or --quick out" in " ".join(refused.split())
     assert "nowhere is no run: it has no run.json" in invoke("bench", "nowhere", code=1).stderr
+
+
+def test_bench_compares_answers(monkeypatch, tmp_path):
+    monkeypatch.setattr("fastcaps.benchmark.inference.bench", lambda settings, observe: {})
+    network = [f"--network={value}" for value in ("stem_channels=8", "capsule_types=2")]
+    folder = tmp_path / "digits"
+    invoke("train", "--data", "digits", "--out", folder, "--epochs", 1, "--threads", 1, *network)
+    invoke("accumulate", folder, "--threads", 1)
+    found = json.loads(invoke("bench", folder, "--compare", 5, "--json", "--threads", 1).stdout)
+    assert {row["engine"]: row["images"] for row in found["answers"]} == dict.fromkeys(COMPARED, 5)
+    refused = invoke("bench", "--compare", 5, code=2).stderr
+    assert "--compare needs a trained network: give a run, or a name such as mnist" in " ".join(refused.split())

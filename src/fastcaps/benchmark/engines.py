@@ -86,7 +86,7 @@ def engine(
         )
     modules: dict[str, nn.Module] = {
         PLAIN: PlainCapsNet(model),
-        LETTER: PlainCapsNet(model, coefficients),
+        LETTER: PlainCapsNet(model, coefficients.to(model.routing.weight)),
         DYNAMIC: model,
         FOLDED: fast,
         CHOSEN: fast,

@@ -56,6 +56,13 @@ class Settings:
     square: int = 2048
 
     @classmethod
+    def for_network(cls, config: CapsNetConfig) -> "Settings":
+        """A network's own sizes, and the routing layer growing from them."""
+        i, j = config.lower_capsules, config.classes
+        growth = {"lower capsules": (i, 4 * i, 16 * i), "classes": tuple(sorted({j, 10, 100, 1000}))}
+        return cls(config=config, growth={**cls().growth, **growth})
+
+    @classmethod
     def quick(cls, *, memory: bool = False) -> "Settings":
         """A network so small that it only shows whether everything works."""
         return cls(
