@@ -1,60 +1,99 @@
-"""Put a finished run's network into the package: ``python -m tools.ship runs/mnist mnist``.
+"""Put a finished run's network into the package: ``python -m tools.ship runs/reproduce/mnist-max_min-0 mnist``.
 
 The weights are rounded to half precision first; coefficients are accumulated and accuracies measured with the rounded
-weights. What was measured goes into the network's ``run.json`` and into ``results/``.
+weights, on the test set and, for a network of digits, on those that scikit-learn has. All goes into the network's
+``run.json``, from which its card is written: ``python -m tools.ship --cards`` does only that, for all networks.
+``--onnx`` puts an int8 file beside them.
 """
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fastcaps import CapsNet, FastCapsNet, shipped
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps.cli._common import set_up
 from fastcaps.cli.accumulate import accumulated
 from fastcaps.cli.evaluate import evaluated
+from fastcaps.cli.export import export
+from fastcaps.data import load
 from fastcaps.training import Run
-from fastcaps.training.result import public, result_of
+from fastcaps.training.result import public
+from fastcaps.training.trainer import count_correct
+from tools.cards import card
 
 ROOT = Path(__file__).parent.parent
+MODELS = ROOT / "src" / "fastcaps" / "models"
+_LARGEST_ONNX = 8_000_000
 
 
 def main() -> None:
     """Round, accumulate, evaluate, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="the run folder")
-    parser.add_argument("name", help="name of the network in the package")
+    parser.add_argument("run", type=Path, nargs="?", help="the run folder")
+    parser.add_argument("name", nargs="?", help="name of the network in the package")
+    parser.add_argument("--onnx", action="store_true", help="also export it in int8")
+    parser.add_argument("--cards", action="store_true", help="only write the cards of what is there again")
     parser.add_argument("--data-dir", type=Path, default=None)
     arguments = parser.parse_args()
+    if arguments.cards == (arguments.name is not None):
+        parser.error("give a run and a name, or --cards")
+    if arguments.cards:
+        for name in shipped.names():
+            write_card(MODELS / name)
+        return
     run = Run.open(arguments.run)
     if run.about["state"] != "finished":
         parser.error(f"{arguments.run} is not finished")
+    ship(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
+    print(json.dumps(shipped.described(arguments.name), indent=2))
+
+
+def ship(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = False) -> None:
+    """Write a run's network, rounded, and all that belongs to it into a folder."""
     device = set_up("cpu", None)
     with tempfile.TemporaryDirectory() as temporary:
         rounded = Run(Path(temporary))
         rounded.write_about(run.about)
         run.model().half().save_pretrained(rounded.model_folder)
-        accumulated(rounded, device, rounded.master_file, data_dir=arguments.data_dir)
-        evaluation = evaluated(rounded, device, None, data_dir=arguments.data_dir)
-        folder = ROOT / "src" / "fastcaps" / "models" / arguments.name
-        files = {
-            path: (rounded.folder / path).read_bytes()
-            for path in ("model/config.json", "model/model.safetensors", "master.safetensors")
-        }
-    write_atomically(
-        {
-            **{folder / path: content for path, content in files.items()},
-            folder / "run.json": json_bytes({**public(run.about), "evaluation": summary(evaluation)}),
-        }
-    )
-    write_atomically({ROOT / "results" / f"{arguments.name}.json": json_bytes(result_of(run, evaluation))})
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{folder.relative_to(ROOT)}: {size / 1e6:.1f} MB", summary(evaluation))
+        accumulated(rounded, device, rounded.master_file, data_dir=data_dir)
+        evaluation = evaluated(rounded, device, None, data_dir=data_dir)
+        names = ["model/config.json", "model/model.safetensors", "master.safetensors"]
+        if onnx:
+            export(rounded.folder, rounded.folder / shipped.ONNX, precision="int8", data_dir=data_dir)
+            size = (rounded.folder / shipped.ONNX).stat().st_size
+            if size > _LARGEST_ONNX:
+                raise ValueError(f"the int8 file has {size:,} bytes, at most {_LARGEST_ONNX:,} go into the package")
+            names.append(shipped.ONNX)
+        files = {folder / name: (rounded.folder / name).read_bytes() for name in names}
+    if not onnx:
+        (folder / shipped.ONNX).unlink(missing_ok=True)  # of other weights
+    accuracies = {name: variant["accuracy"] for name, variant in evaluation["variants"].items()}
+    write_atomically({**files, folder / "run.json": json_bytes({**public(run.about), "evaluation": accuracies})})
+    write_card(folder)
 
 
-def summary(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Accuracies in a line."""
-    return {name: variant["accuracy"] for name, variant in evaluation["variants"].items()}
+def write_card(folder: Path) -> None:
+    """Measure on the embedded digits where that means something, then write the card."""
+    about = json.loads((folder / "run.json").read_bytes())
+    if about["config"]["class_names"] == list("0123456789"):
+        write_atomically({folder / "run.json": json_bytes({**about, "embedded_digits": on_embedded_digits(folder)})})
+    write_atomically({folder / "README.md": card(folder).encode()})
+
+
+def on_embedded_digits(folder: str | Path) -> dict[str, float]:
+    """Accuracies on scikit-learn's test digits, of another hand and another scanner than MNIST's."""
+    data = load("digits")
+    networks: dict[str, Any] = {"dynamic": CapsNet, "fast": FastCapsNet}
+    with torch.no_grad():
+        return {
+            way: count_correct(kind.from_pretrained(folder), data.test, data.augmentation.test_view) / len(data.test)
+            for way, kind in networks.items()
+        }
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps
 """
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,21 @@ from benchmarks.training import SHAPES, B
 
 from fastcaps import CapsNet
 from fastcaps._files import write_atomically
+from fastcaps.reproduction import accuracy_table, finished, rows, runs_table, with_tables
+from fastcaps.reproduction.table import markdown
 
 ROOT = Path(__file__).parent.parent
-_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def main() -> None:
     """Bring every page up to date."""
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in PAGES:
         text = page.read_text()
-        new = with_tables(text)
+        new = with_tables(text, TABLES)
         if new != text:
             write_atomically({page: new.encode()})
             print(f"{page.relative_to(ROOT)} was brought up to date")
-
-
-def with_tables(text: str) -> str:
-    """A page with its tables as the results are now."""
-    return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", text)
 
 
 def result(name: str) -> dict[str, Any]:
@@ -57,13 +53,13 @@ def ablation(name: str) -> str:
     head = ["filter", "method", "iteration", "images", *(["held out"] if held_out else [])]
     head += ["test", "95 %", "against uniform"]
     dynamic = [f"**{found['dynamic'][part]:.2%}**" for part in (["validation"] if held_out else []) + ["test"]]
-    rows = [["*dynamic routing*", "", "", "", *dynamic, "", ""]]
+    table = [["*dynamic routing*", "", "", "", *dynamic, "", ""]]
     uniform = found["uniform"]
-    rows.append(["*uniform: all ones*", "", "", "", *_scores(uniform, held_out), ""])
+    table.append(["*uniform: all ones*", "", "", "", *_scores(uniform, held_out), ""])
     for trial in trials:
         against = trial["test"]["against_uniform"]
         iteration = "after" if trial["iteration"] == last + 1 else str(trial["iteration"])
-        rows.append(
+        table.append(
             [
                 f"`{trial['filter']}`",
                 f"`{trial['method']}`",
@@ -73,14 +69,14 @@ def ablation(name: str) -> str:
                 f"+{against['gained']} −{against['lost']}",
             ]
         )
-    return _table(head, rows)
+    return markdown((head, table))
 
 
 def retraining() -> str:
     """CIFAR-10, going on from one network in several ways."""
     start = result("cifar10-ablation")
     plain = next(t for t in start["trials"] if (t["filter"], t["method"], t["iteration"]) == ("none", "containers", 3))
-    rows = [
+    table = [
         ["nothing more, dynamic", "", "", *_parts(start["dynamic"]), "", ""],
         ["nothing more, master", "", "", *_scores(plain, True), ""],
         ["nothing more, uniform", "", "", *_scores(start["uniform"], True), ""],
@@ -92,7 +88,7 @@ def retraining() -> str:
         best = max(found["metrics"], key=lambda row: float(row["validation_accuracy"]))
         fast, settings = found["evaluation"]["variants"]["fast"], found["settings"]
         low, high = fast["interval"]
-        rows.append(
+        table.append(
             [
                 f"[{words}](../results/{name}.json)",
                 str(settings["epochs"]),
@@ -103,17 +99,18 @@ def retraining() -> str:
                 f"{found['evaluation']['variants']['dynamic']['accuracy']:.2%}",
             ]
         )
-    return _table(["", "epochs", "learning rate", "held out", "test", "95 %", "its dynamic sibling, test"], rows)
+    head = ["", "epochs", "learning rate", "held out", "test", "95 %", "its dynamic sibling, test"]
+    return markdown((head, table))
 
 
 def digits() -> str:
     """Every way of training on the digits, each from the beginning."""
-    rows = []
+    table = []
     for name, words in DIGITS.items():
         found = result(f"digits-{name}")
         variants = found["evaluation"]["variants"]
         low, high = variants["fast"]["interval"]
-        rows.append(
+        table.append(
             [
                 f"[{words}](../results/digits-{name}.json)",
                 str(found["settings"]["epochs"]),
@@ -122,7 +119,8 @@ def digits() -> str:
                 *(f"{variants[way]['accuracy']:.2%}" for way in ("dynamic", "uniform")),
             ]
         )
-    return _table(["", "epochs", "folded", "95 %", "its weights, dynamic", "its weights, uniform"], rows)
+    head = ["", "epochs", "folded", "95 %", "its weights, dynamic", "its weights, uniform"]
+    return markdown((head, table))
 
 
 def scaling(shape: str) -> str:
@@ -130,7 +128,7 @@ def scaling(shape: str) -> str:
     with torch.device("meta"):
         model = CapsNet(SHAPES[shape]())
     gradient = sum(4 * parameter.numel() for parameter in model.parameters())
-    return _table(*expected(STEP[shape] * B, gradient))
+    return markdown(expected(STEP[shape] * B, gradient))
 
 
 # Seconds an image of a training step on two threads, as in docs/training.md.
@@ -159,6 +157,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "digits": digits,
     "scaling-mnist": lambda: scaling("MNIST"),
     "scaling-cifar10": lambda: scaling("CIFAR-10"),
+    "reproduction": lambda: markdown(accuracy_table(rows(finished(ROOT / "results")))),
+    "runs": lambda: markdown(runs_table(finished(ROOT / "results"), lambda name: f"[{name}](../results/{name}.json)")),
 }
 
 
@@ -171,11 +171,6 @@ def _scores(trial: dict[str, Any], held_out: bool) -> list[str]:
 
 def _parts(shares: dict[str, float]) -> list[str]:
     return [f"{shares['validation']:.2%}", f"{shares['test']:.2%}"]
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """The trained networks that come with the package: each a run folder with its weights in half precision."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 _FOLDER = Path(__file__).parent / "models"
+# Of a network that also comes as an exported file, for inference without PyTorch.
+ONNX = "model.int8.onnx"
 
 
 def names() -> list[str]:
@@ -16,6 +20,26 @@ def located(name_or_folder: str | Path) -> Path:
     if not folder.exists() and str(name_or_folder) in names():
         return _FOLDER / str(name_or_folder)
     return folder
+
+
+def described(name: str) -> dict[str, Any]:
+    """What there is to know of one of them without opening it: data, accuracies after rounding, size, hash."""
+    folder = _FOLDER / name
+    about = json.loads((folder / "run.json").read_bytes())
+    config = json.loads((folder / "model" / "config.json").read_bytes())
+    onnx = folder / ONNX
+    return {
+        "name": name,
+        "data": about["data"]["name"],
+        "kind": about["data"]["provenance"]["kind"],
+        "normalization": about["config"]["normalization"],
+        "accuracy": about["evaluation"],
+        "images": about["data"]["test"],
+        "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        "weights_sha256": config["weights_sha256"],
+        "folder": str(folder),
+        "onnx": str(onnx) if onnx.is_file() else None,
+    }
 
 
 def is_shipped(folder: Path) -> bool:

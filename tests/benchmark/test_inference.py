@@ -135,13 +135,19 @@ def test_medians_and_quartiles(monkeypatch):
     assert measure._summary([1.0, 2.0, 3.0, 4.0, 50.0]) == measure.Measured(3.0, 2.0, 4.0)
 
 
+SMALL = dict.fromkeys("bidjer", 2)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not measure.can_measure_memory(), reason="the system doesn't tell a process its peak")
 def test_memory_in_a_process_of_its_own():
     sizes = {"b": 4, "i": 1152, "d": 8, "j": 10, "e": 16, "r": 3}
     # All votes of four images are 2.9 MB.
     assert measure.peak_memory(inference.routing, "plain dynamic", sizes, 1) > 2.5
+    # With something small first, what is made counts, too: 5.9 MB of weights.
+    assert measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) > 5
     for name in (engines.CHOSEN, engines.ONNX_INT8):
-        assert measure.peak_memory(engines.once, name, QUICK.config.to_dict(), 1, 2, QUICK.cnn_channels) >= 0
+        arguments = (name, QUICK.config.to_dict(), 1, 2, QUICK.cnn_channels)
+        assert measure.peak_memory(engines.once, *arguments, small=arguments) >= 0
     with pytest.raises(RuntimeError, match=r"measuring the memory of routing\('nothing', \{\}, 1\) failed"):
         measure.peak_memory(inference.routing, "nothing", {}, 1)

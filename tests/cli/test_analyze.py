@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.pages import needs_browser, opened
 from typer.testing import CliRunner
 
 from fastcaps.cli import app
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 FIGURES = {
     *("architecture", "image_correlations", "class_correlations", "coefficients", "procedure", "master_matrix"),
     *("positions", "types", "master_correlations", "examples", "tuning", "confusion", "dimensions"),
@@ -166,49 +164,25 @@ def test_errors(runs, tmp_path):
     assert "gif" in invoke("analyze", runs[0], "--figures", "gif", code=2).stderr
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: apt-get install chromium")
+@needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_in_a_real_browser(report, width, scheme):
-    from playwright.sync_api import sync_playwright
-
     numbers = json.loads((report / "analysis.json").read_text())
-    page_file = report / "index.html"
-    requests: list[str] = []
-    troubles: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"],
-        )
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url[:80]}"))
-        page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.goto(page_file.as_uri())
+    with opened(report / "index.html", width, scheme) as page:
         pictures = page.eval_on_selector_all(
             "img", "all => all.map(i => [i.closest('figure').id, i.complete && i.naturalWidth, i.clientWidth, i.alt])"
         )
         shown = page.eval_on_selector_all(
             "data", "all => all.map(d => [d.value, d.dataset.path, d.dataset.format, d.textContent])"
         )
-        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         cards = page.eval_on_selector_all(".picture", "all => all.map(p => getComputedStyle(p).backgroundColor)")
         targets = page.eval_on_selector_all("nav a", "all => all.map(a => document.querySelector(a.hash) !== null)")
-        browser.close()
-    assert troubles == []
-    assert {url.split(":")[0] for url in requests} <= {"file", "data"}
-    assert [url for url in requests if url.startswith("file")] == [page_file.as_uri()]
     assert {name for name, *_ in pictures} - {"disagreements"} == FIGURES
     for name, natural, displayed, alt in pictures:
         assert natural > 500, name
         assert displayed > 200, name
         assert len(alt) > 20, name
     assert_numbers(shown, numbers)
-    # The page itself never scrolls sideways, only figures and tables in their own boxes; figures stay on white.
-    assert overflow == 0
-    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    assert set(cards) == {"rgb(255, 255, 255)"}
+    assert set(cards) == {"rgb(255, 255, 255)"}  # figures stay on white
     assert targets
     assert all(targets)

@@ -19,7 +19,7 @@ from fastcaps import CapsNet, CapsNetConfig
 from fastcaps.nn import winograd
 from fastcaps.nn.convolution import FastConvolution, is_plain
 from fastcaps.nn.layers import PrimaryCaps, Stem
-from fastcaps.nn.unfolded import unfolded_conv2d_relu
+from fastcaps.nn.unfolded import unfold_kernel, unfolded_conv2d, unfolded_conv2d_relu
 from fastcaps.nn.winograd import best_tile, transform_kernel, transforms, winograd_conv2d_transformed
 
 EPSILON = 2.0**-53
@@ -348,6 +348,7 @@ def change_type(primary: PrimaryCaps) -> None:
     primary.double()
 
 
+@pytest.mark.parametrize("convolution", ["winograd", "auto"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -361,8 +362,8 @@ def change_type(primary: PrimaryCaps) -> None:
     ],
 )
 @torch.no_grad()
-def test_a_kept_kernel_is_never_stale(change):
-    primary, maps = layer(), torch.rand(3, 8, 20, 20)
+def test_a_kept_kernel_is_never_stale(change, convolution):
+    primary, maps = layer(convolution=convolution), torch.rand(3, 8, 20, 20)
     before = primary(maps)
     assert torch.equal(primary(maps), before)
     change(primary)
@@ -371,6 +372,46 @@ def test_a_kept_kernel_is_never_stale(change):
     torch.testing.assert_close(after, direct(primary, maps), rtol=0, atol=1e-3)
     if change is not change_type:
         assert (after - before).abs().max() > 1e-2
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(1, 3), st.integers(1, 9), st.booleans())
+def test_a_product_with_patches_is_a_convolution(b, c, k, stride, o, with_bias):
+    maps = torch.randn(b, c, k + 4, k + 3, dtype=torch.float64)
+    weight = torch.randn(o, c, k, k, dtype=torch.float64)
+    bias = torch.randn(o, dtype=torch.float64) if with_bias else None
+    found = unfolded_conv2d(maps, unfold_kernel(weight), bias, stride)
+    assert found.permute(0, 2, 3, 1).is_contiguous()
+    torch.testing.assert_close(found, torch.nn.functional.conv2d(maps, weight, bias, stride))
+
+
+def test_patches_are_made_a_few_images_at_a_time(monkeypatch):
+    maps, weight = torch.randn(5, 3, 9, 9), torch.randn(4, 3, 5, 5)
+    expected = unfolded_conv2d(maps, unfold_kernel(weight), None, 2)
+    monkeypatch.setattr("fastcaps.nn.unfolded._PATCHES", 2 * 9 * 75)
+    torch.testing.assert_close(unfolded_conv2d(maps, unfold_kernel(weight), None, 2), expected)
+
+
+@torch.no_grad()
+def test_few_images_are_unfolded_and_many_are_not(monkeypatch):
+    seen = []
+
+    def counted(maps, *arguments):
+        seen.append(len(maps))
+        return unfolded_conv2d(maps, *arguments)
+
+    monkeypatch.setattr("fastcaps.nn.convolution.unfolded_conv2d", counted)
+    primary, maps = layer(convolution="auto"), torch.rand(9, 8, 20, 20)
+    whole = primary(maps)
+    for count in (1, 8, 0):
+        torch.testing.assert_close(primary(maps[:count]), whole[:count])
+    primary(maps[:1].double().float()[:, :, :9])
+    assert seen == [1, 8, 1]
+    for wrong in (maps[:1, :, :8], maps[:1, :7]):  # what can't be convolved has ordinary convolution's message
+        with pytest.raises(RuntimeError, match=r"Kernel size can't be greater|to have 8 channels"):
+            primary(wrong)
+    with torch.enable_grad():
+        primary(maps[:1]).sum().backward()
+    assert seen == [1, 8, 1]
 
 
 @torch.no_grad()
@@ -392,10 +433,10 @@ def test_training_lets_go_of_the_kernel():
     primary, maps = layer(), torch.rand(2, 8, 20, 20)
     with torch.no_grad():
         primary(maps)
-    kept = [primary._winograd._kept]
+    kept = [len(primary._fast._kept)]
     primary(maps).sum().backward()
-    kept.append(primary._winograd._kept)
-    assert [one is None for one in kept] == [False, True]
+    kept.append(len(primary._fast._kept))
+    assert kept == [1, 0]
     found = primary.conv.weight.grad
     primary.conv.weight.grad = None
     primary.convolution = "direct"
@@ -416,7 +457,7 @@ def test_copies_and_files_hold_no_kernel():
         pickle.loads(pickle.dumps(primary)),
         torch.load(file, weights_only=False),
     ):
-        assert other._winograd._kept is None
+        assert other._fast._kept == {}
         assert torch.equal(other(maps), expected)
 
 
@@ -498,7 +539,7 @@ def test_an_image_alone_and_in_a_batch():
     model = CapsNet(CapsNetConfig.mnist()).eval()
     images = torch.rand(8, 1, 28, 28)
     together = model(images).lengths
-    assert model.primary._winograd._kept is not None
+    assert model.primary._fast._kept
     alone = model(images[:1]).lengths
     torch.testing.assert_close(alone, together[:1], rtol=0, atol=1e-4)
 

@@ -28,7 +28,6 @@ def network(
         mean = sum(pixels.flat) / pixels.size
         variance = sum((pixel - mean) ** 2 for pixel in pixels.flat) / pixels.size
         pixels = (pixels - mean) / max(math.sqrt(variance), 1 / math.sqrt(pixels.size))
-        pixels = rounded("images", pixels)
     maps = convolution(pixels[None], weights["stem.conv.weight"], weights["stem.conv.bias"], config["stem_stride"])
     maps = rounded("maps", np.maximum(maps, 0))
     stride = config["primary_stride"]

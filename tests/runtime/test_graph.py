@@ -11,7 +11,7 @@ from tests.runtime.conftest import networks, small_config, some_images
 from fastcaps.runtime import graph
 from fastcaps.runtime.exporting import calibrated
 from fastcaps.runtime.graph import network_graph
-from fastcaps.runtime.quantise import quantised_weight
+from fastcaps.runtime.quantise import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, quantised_weight
 
 
 def arrays(network):
@@ -26,8 +26,8 @@ def answers(model, images):
     return session.run(["capsules", "lengths"], {"images": images.numpy()})
 
 
-def restored(weight, axis):
-    steps, scales = quantised_weight(weight.astype(np.float32), axis)
+def restored(weight, axis, largest):
+    steps, scales = quantised_weight(weight.astype(np.float32), axis, largest)
     shape = [1] * weight.ndim
     shape[axis] = -1
     return steps * scales.astype(np.float64).reshape(shape), scales.astype(np.float64)
@@ -70,16 +70,18 @@ def test_int8_rounds_what_it_says_and_nothing_else(config, routing):
     model = network_graph(config, arrays(network), routing, ranges)
     capsules, _ = answers(model, images[:4])
     weights = {name: array.astype(np.float64) for name, array in arrays(network).items()}
-    by_bytes = 1 / 255 if not config.standardize else float(ranges.scale("images").scale)
-    for layer, step in (("stem", by_bytes), ("primary", float(ranges.scale("maps").scale))):
-        weights[f"{layer}.conv.weight"], scales = restored(weights[f"{layer}.conv.weight"], 0)
-        # Biases are rounded to the steps of what they are added to.
-        weights[f"{layer}.conv.bias"] = np.rint(weights[f"{layer}.conv.bias"] / (scales * step)) * (scales * step)
+    weights["primary.conv.weight"], scales = restored(weights["primary.conv.weight"], 0, LARGEST_WEIGHT)
+    # Biases are rounded to the steps of what they are added to.
+    steps = scales * float(ranges.maps_scale.scale)
+    weights["primary.conv.bias"] = np.rint(weights["primary.conv.bias"] / steps) * steps
     if routing == "fast":
-        weights["routing.weight"], _ = restored(weights["routing.weight"], 1)
+        weights["routing.weight"], _ = restored(weights["routing.weight"], 1, LARGEST_FOLDED)
 
     def rounded(name, values):
-        scale, zero = ranges.scale(name)
+        if name == "channels":
+            steps = ranges.channel_steps.astype(np.float64).reshape(-1, 1, 1)
+            return steps * np.clip(np.rint(values / steps), -128, 127)
+        scale, zero = ranges.maps_scale if name == "maps" else CAPSULES
         return float(scale) * (np.clip(np.rint(values / float(scale)) + int(zero), 0, 255) - int(zero))
 
     different = 0

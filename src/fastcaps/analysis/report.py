@@ -7,59 +7,12 @@ looks it up and writes beside it where it was found, so that page and file can't
 import base64
 import html
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-_STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1d1f21; --faint: #5c6166; --line: #d9dce0; --soft: #f5f6f8;
-  --link: #00578a; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #16181b; --ink: #e8e8e6; --faint: #a7adb3; --line: #383d42; --soft: #202327; --link: #7cc0f0; }
-}
-* { box-sizing: border-box; }
-body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: var(--ink);
-  background: var(--paper); max-width: 54rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; overflow-wrap: break-word; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: .5rem 0; }
-h2 { font-size: 1.25rem; margin: 3rem 0 .5rem; padding-top: .75rem; border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 0 0 .6rem; }
-a { color: var(--link); }
-.verdict { font-size: 1.1rem; border-left: 4px solid #d55e00; padding: .1rem 0 .1rem 1rem; margin: 1rem 0; }
-.about, small, footer { color: var(--faint); }
-footer h2 { color: var(--ink); }
-nav ol { columns: 2 16rem; padding-left: 1.4rem; margin: .5rem 0; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; font-size: .94rem; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th { font-weight: 600; color: var(--faint); }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-td:first-child { white-space: normal; }
-td small { display: inline-block; line-height: 1.35; min-width: 8rem; }
-.hint { display: none; }
-figure { margin: 1.5rem 0 2.5rem; }
-.picture { overflow-x: auto; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: .6rem;
-  text-align: center; }
-.picture img { display: block; margin: 0 auto; height: auto; max-width: 100%; }
-figcaption { margin-top: .6rem; font-size: .94rem; }
-figcaption .see { color: var(--faint); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; }
-dt { color: var(--faint); }
-dd { margin: 0; overflow-wrap: anywhere; }
-@media screen and (max-width: 40rem) { .hint { display: block; margin: -.4rem 0 .4rem; } }
-@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
-@media print {
-  :root { color-scheme: light; --paper: #fff; --ink: #000; --faint: #444; --line: #bbb; --soft: #fff; --link: #000; }
-  body { max-width: none; padding: 0; font-size: 10.5pt; }
-  nav { display: none; }
-  .wide, .picture { overflow: visible; border: 0; padding: 0; }
-  .picture img { min-width: 0 !important; max-height: 21cm; object-fit: contain; }
-  table { font-size: 8.5pt; }
-  th, td { padding: .15rem .4rem; }
-  figure, tr, .verdict { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-}
-"""
+from fastcaps._page import html_table, page
 
-_MEANINGS = {
+MEANINGS = {
     "dynamic": "the routing loop for each image, as trained",
     "fast": "master coefficients, folded into the weights",
     "uniform": "all coefficients 1: no routing at all",
@@ -126,11 +79,9 @@ def report_page(numbers: Mapping[str, Any], pictures: Mapping[str, bytes]) -> st
         + "</section>"
         for key, title, words, shown in sections
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(numbers["run"])}: routing coefficients of {html.escape(evaluation["data"])}</title>
-<style>{_STYLE}</style></head><body>
-<header><h1>{html.escape(numbers["run"])}</h1>
+    return page(
+        f"{numbers['run']}: routing coefficients of {evaluation['data']}",
+        f"""<header><h1>{html.escape(numbers["run"])}</h1>
 <p class="about">A capsule network on {html.escape(evaluation["data"])}{generated}:
 {n("network/lower_capsules", ",")} lower capsules, {n("network/classes")} classes,
 {n("network/iterations")} iterations of
@@ -141,8 +92,8 @@ accuracies on {n("evaluation/images", ",")} {evaluation["part"]} images.{partly}
 <nav aria-label="Contents"><ol>{contents}</ol></nav>
 <main>{body}</main>
 <footer>{_provenance(n)}</footer>
-</body></html>
-"""
+""",
+    )
 
 
 def verdict(found: Mapping[str, Any]) -> str:
@@ -185,12 +136,12 @@ def _variants(n: _Numbers) -> str:
         if variant["images_per_second"]:
             speed = n(f"{path}/images_per_second", ",.0f")
         interval = f"{n(f'{path}/interval/0', '.2%')} – {n(f'{path}/interval/1', '.2%')}"
-        title = f"<strong>{name}</strong><br><small>{_MEANINGS[name]}</small>"
+        title = f"<strong>{name}</strong><br><small>{MEANINGS[name]}</small>"
         rows.append([title, n(f"{path}/accuracy", ".2%"), speed, n(f"{path}/errors", ","), changed, interval])
     head = ["routing", "accuracy", "images/s", "errors", "answers changed", "95 % interval"]
     threads = "thread" if n.value("evaluation/threads") == 1 else "threads"
     return (
-        _table(head, rows) + f"<p><small>Speeds on {n('evaluation/threads')} {threads}, in batches of "
+        html_table(head, rows) + f"<p><small>Speeds on {n('evaluation/threads')} {threads}, in batches of "
         f"{n('evaluation/batch_size')}.</small></p>"
     )
 
@@ -319,7 +270,7 @@ def _nearest(n: _Numbers, path: str, own: str) -> str:
         rows.append(
             [n(f"{path}/nearest/{k}/class"), n(f"{path}/nearest/{k}/own", ".3f"), *others, *[""] * (2 - len(others))]
         )
-    return _table(["class", own, "most like", "then"], rows)
+    return html_table(["class", own, "most like", "then"], rows)
 
 
 def _histogram(n: _Numbers) -> _Picture:
@@ -532,10 +483,3 @@ def _figure(picture: _Picture, png: bytes) -> str:
         f'alt="{html.escape(picture.alt)}"></div>'
         f'<figcaption><span class="see">{picture.see}</span> {picture.here}</figcaption></figure>'
     )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose cells are HTML."""
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -45,9 +45,24 @@ class Engine:
 
 
 def engine(
-    name: str, config: CapsNetConfig, threads: int, cnn_channels: tuple[int, int, int] = (256, 256, 128)
+    name: str,
+    config: CapsNetConfig,
+    threads: int,
+    cnn_channels: tuple[int, int, int] = (256, 256, 128),
+    trained: tuple[CapsNet, Tensor] | None = None,
+    calibration: list[Tensor] | None = None,
 ) -> Engine:
-    """One of `ENGINES` with weights as they are before training: how long it takes doesn't depend on them."""
+    """One of `ENGINES`.
+
+    Args:
+        name: of the engine.
+        config: of the network.
+        threads: for ONNX Runtime; PyTorch has its own number.
+        cnn_channels: of the convolutional baseline.
+        trained: a network and coefficients ``(i j)``. When None the weights are as they are before training: how long
+            it takes doesn't depend on them.
+        calibration: batches of training images, bytes, for the ranges of int8; noise when None.
+    """
     torch.manual_seed(0)
     if name in (CNN, ONNX_CNN):
         baseline = ConvolutionalBaseline(config, cnn_channels)
@@ -56,14 +71,14 @@ def engine(
             return Engine(lambda images: baseline(images / 255), _weights(baseline), None, count)
         content = baseline.onnx(config).SerializeToString()
         return Engine(_Session(content, threads).run, len(content), None, count)
-    model = CapsNet(config).eval()
-    coefficients = torch.rand(config.lower_capsules, config.classes)
+    model, coefficients = trained or (CapsNet(config).eval(), torch.rand(config.lower_capsules, config.classes))
     fast = fold(model, coefficients)
     count = multiplications(config, "dynamic" if name in (PLAIN, DYNAMIC, ONNX_DYNAMIC) else "fast")
     if name in (ONNX_DYNAMIC, ONNX, ONNX_INT8):
         network = model if name == ONNX_DYNAMIC else fast
         weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
-        ranges = calibrated(fast, [some_images(config, _CALIBRATION)]) if name == ONNX_INT8 else None
+        seen = calibration or [some_images(config, _CALIBRATION)]
+        ranges = calibrated(fast, seen) if name == ONNX_INT8 else None
         routing = "dynamic" if name == ONNX_DYNAMIC else "fast"
         content = network_graph(config, weights, routing, ranges).SerializeToString()
         return Engine(
@@ -71,7 +86,7 @@ def engine(
         )
     modules: dict[str, nn.Module] = {
         PLAIN: PlainCapsNet(model),
-        LETTER: PlainCapsNet(model, coefficients),
+        LETTER: PlainCapsNet(model, coefficients.to(model.routing.weight)),
         DYNAMIC: model,
         FOLDED: fast,
         CHOSEN: fast,
@@ -94,13 +109,12 @@ def some_images(config: CapsNetConfig, count: int) -> Tensor:
 
 
 def once(name: str, config: dict[str, Any], threads: int, batch: int, cnn_channels: tuple[int, int, int]) -> Any:
-    """One run of an engine, everything made and libraries warmed up; importable, for a process of its own."""
+    """An engine, asked for two batches; importable, for a process of its own."""
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
-    made = engine(name, CapsNetConfig.from_dict(config), threads, cnn_channels)
+    run = engine(name, CapsNetConfig.from_dict(config), threads, cnn_channels).run
     images = some_images(CapsNetConfig.from_dict(config), batch)
-    made.run(images[:1])
-    return lambda: made.run(images)
+    return lambda: [run(images) for _ in range(2)]
 
 
 def multiplications(config: CapsNetConfig, routing: str) -> int:

@@ -56,6 +56,13 @@ class Settings:
     square: int = 2048
 
     @classmethod
+    def for_network(cls, config: CapsNetConfig) -> "Settings":
+        """A network's own sizes, and the routing layer growing from them."""
+        i, j = config.lower_capsules, config.classes
+        growth = {"lower capsules": (i, 4 * i, 16 * i), "classes": tuple(sorted({j, 10, 100, 1000}))}
+        return cls(config=config, growth={**cls().growth, **growth})
+
+    @classmethod
     def quick(cls, *, memory: bool = False) -> "Settings":
         """A network so small that it only shows whether everything works."""
         return cls(
@@ -123,7 +130,9 @@ def _engines(settings: Settings, threads: int, peak: float, observe: Observe) ->
             engine, memory = made[name], None
             if settings.memory:
                 arguments = (name, config.to_dict(), threads, batch, settings.cnn_channels)
-                memory = peak_memory(engines.once, *arguments)
+                tiny = Settings.quick()
+                small = (name, tiny.config.to_dict(), threads, 1, tiny.cnn_channels)
+                memory = peak_memory(engines.once, *arguments, small=small)
                 observe(1)
             rows.append(
                 {
@@ -173,7 +182,7 @@ def _point(settings: Settings, axis: str, size: int, observe: Observe) -> list[d
     for name, found in seconds.items():
         memory = None
         if settings.memory:
-            memory = peak_memory(routing, name, sizes, threads)
+            memory = peak_memory(routing, name, sizes, threads, small=(name, dict.fromkeys(sizes, 2), threads))
             observe(1)
         rows.append(
             {

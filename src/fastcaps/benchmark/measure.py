@@ -1,5 +1,7 @@
 """Time and memory, measured fairly: variants take turns, medians are compared, memory is a process of its own."""
 
+import ctypes
+import gc
 import multiprocessing
 import os
 import platform
@@ -92,16 +94,20 @@ def matmul_peak(size: int = 2048, repetitions: int = 9) -> float:
     return size**3 / times({"square": lambda: square @ square}, repetitions)["square"]
 
 
-def peak_memory(function: Callable[..., Callable[[], object]], *arguments: Any) -> float:
+def peak_memory(
+    function: Callable[..., Callable[[], object]], *arguments: Any, small: tuple[Any, ...] | None = None
+) -> float:
     """Megabytes by which a run exceeds what was there before it, in a process of its own.
 
     Args:
         function: makes everything that is needed and returns what is to be measured; importable by name.
         arguments: for the function.
+        small: arguments for something small of the same kind, made and run first, so that libraries are loaded. What
+            the function makes then counts, too: weights in whatever form they are kept.
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_measure, args=(there, function, arguments))
+    process = context.Process(target=_measure, args=(there, function, arguments, small))
     process.start()
     there.close()
     try:
@@ -134,12 +140,30 @@ def _summary(values: list[float]) -> Measured:
     return Measured(median, low, high)
 
 
-def _measure(pipe: Any, function: Callable[..., Callable[[], object]], arguments: tuple[Any, ...]) -> None:
+def _measure(
+    pipe: Any,
+    function: Callable[..., Callable[[], object]],
+    arguments: tuple[Any, ...],
+    small: tuple[Any, ...] | None,
+) -> None:
+    if small is not None:
+        function(*small)()
+        before = _held()
     run = function(*arguments)
-    before = _status("VmRSS")
+    held = _held()
+    if small is None:
+        before = held
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
     run()
     pipe.send((_status("VmHWM") - before) / 1024)
+
+
+def _held() -> int:
+    """Kilobytes in use, what was freed given back to the system first, or it would hide what comes next."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # not every C library has it
+        ctypes.CDLL(None).malloc_trim(0)
+    return _status("VmRSS")
 
 
 def _status(field: str) -> int:

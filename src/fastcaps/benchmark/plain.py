@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fastcaps.functional import fast_routing, max_min, prediction_vectors, squash
 from fastcaps.nn import CapsNet, CapsNetConfig
+from fastcaps.nn.layers import standardized
 
 
 def plain_routing(votes: Tensor, iterations: int = 3) -> Tensor:
@@ -23,7 +24,7 @@ def plain_routing(votes: Tensor, iterations: int = 3) -> Tensor:
 
 
 class PlainCapsNet(nn.Module):
-    """A network's weights as public implementations use them: `nn.Conv2d`, all votes, no standardisation.
+    """A network's weights as public implementations use them: `nn.Conv2d`, and all votes.
 
     With coefficients ``(i j)`` votes are weighted by these, which is the paper's Fast Routing Procedure to the letter;
     without, they are routed dynamically.
@@ -31,12 +32,15 @@ class PlainCapsNet(nn.Module):
 
     def __init__(self, model: CapsNet, coefficients: Tensor | None = None) -> None:
         super().__init__()
+        self.standardize = model.config.standardize
         self.stem = nn.Sequential(model.stem.conv, nn.ReLU())
         self.primary = _PlainPrimary(model)
         self.routing = _PlainRouting(model, coefficients)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images ``(b c h w)`` to class capsules ``(b j e)``."""
+        if self.standardize:
+            images = standardized(images)
         return cast(Tensor, self.routing(self.primary(self.stem(images))))
 
 

@@ -6,7 +6,20 @@ Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use
 import typer
 
 from fastcaps._version import __version__
-from fastcaps.cli import ablate, accumulate, analyze, bench, data, demo, evaluate, export, predict, train
+from fastcaps.cli import (
+    ablate,
+    accumulate,
+    analyze,
+    bench,
+    data,
+    demo,
+    evaluate,
+    export,
+    models,
+    predict,
+    reproduce,
+    train,
+)
 from fastcaps.cli._common import quiet, wait_for_the_first
 
 app = typer.Typer(
@@ -41,6 +54,8 @@ app.command("accumulate")(accumulate.accumulate)
 app.command("ablate")(ablate.ablate)
 app.command("evaluate")(evaluate.evaluate)
 app.command("analyze")(analyze.analyze)
+app.command("reproduce")(reproduce.reproduce)
+app.command("models")(models.models)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("bench")(bench.bench)

@@ -15,6 +15,7 @@ import typer
 
 from fastcaps import distributed
 from fastcaps._extras import require
+from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -163,6 +164,12 @@ def this_command() -> str:
     from fastcaps.training.result import without_data_dir
 
     return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))
+
+
+def check_not_shipped(run: Path, folder: Path) -> None:
+    """Refuse to write into a folder of the package; ``run`` is what the user called it."""
+    if is_shipped(folder):
+        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
 
 
 def set_up(device: str, threads: int | None) -> "torch.device":

@@ -12,6 +12,7 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
+    check_not_shipped,
     command,
     counted,
     print_json,
@@ -19,7 +20,6 @@ from fastcaps.cli._common import (
     set_up,
     this_command,
 )
-from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +68,8 @@ def ablate(
     from fastcaps.training.trainer import versions
 
     opened = Run.open(run)
-    if out is None and is_shipped(opened.folder):
-        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
+    if out is None:
+        check_not_shipped(run, opened.folder)
     chains = {name: _chain(name) for name in filters or ["none", "correct", "similarity", "kmeans", "em"]}
     target = set_up(device, threads)
     last = opened.model().config.iterations

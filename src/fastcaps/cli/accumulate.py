@@ -14,6 +14,7 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
+    check_not_shipped,
     chosen,
     counted,
     distributed_command,
@@ -24,7 +25,6 @@ from fastcaps.cli._common import (
     share,
     this_command,
 )
-from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -102,8 +102,8 @@ def accumulate(
 
     wanted = _filters(filters or ["none"], options)
     opened = Run.open(run)
-    if out is None and is_shipped(opened.folder):
-        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
+    if out is None:
+        check_not_shipped(run, opened.folder)
     if out is None and opened.about.get("fixed_coefficients"):
         raise ValueError(
             f"{run} was trained with fixed coefficients, which {opened.master_file} holds: "

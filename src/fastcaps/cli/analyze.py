@@ -12,6 +12,7 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
+    check_not_shipped,
     counted,
     distributed_command,
     print_json,
@@ -72,8 +73,8 @@ def analyze(
     from fastcaps.training import Run
 
     opened = Run.open(run)
-    if out is None and is_shipped(opened.folder):
-        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
+    if out is None:
+        check_not_shipped(run, opened.folder)
     if out is None and (limit is not None or master is not None):
         raise ValueError("what is made with --limit or --master is not the run's own report: say where with --out")
     folder = out or opened.folder / "report"

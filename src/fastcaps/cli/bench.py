@@ -1,23 +1,38 @@
 """``fastcaps bench``: how fast, against everything a user could pick instead."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import Json, Threads, chosen, command, counted, print_json, print_table, set_up
+from fastcaps.cli._common import DataDir, Json, Threads, chosen, command, counted, print_json, print_table, set_up
+
+if TYPE_CHECKING:
+    from fastcaps.training import Run
 
 
 @command
 def bench(
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run folder, or a network that comes with fastcaps, whose sizes to measure; the paper's for MNIST.",
+            metavar="[RUN]",
+        ),
+    ] = None,
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images at a time; may be repeated.")] = None,
+    compare: Annotated[
+        int | None,
+        typer.Option(min=1, help="Also compare the engines' answers on the first so many test images of RUN."),
+    ] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine.")] = None,
     memory: Annotated[bool, typer.Option(help="Measure peaks of memory, each in a process of its own.")] = True,
     quick: Annotated[
         bool, typer.Option("--quick", help="A tiny network, one turn: shows that it works, not how fast.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for bench.json and bench.png.")] = None,
+    data_dir: DataDir = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -26,7 +41,7 @@ def bench(
     Engines take turns in one run; medians count, as ratios to plain dynamic routing. Then the routing layer alone, as
     the number of lower capsules, classes, iterations and images grows. Needs a quiet machine and some minutes.
 
-    Example:  fastcaps bench --threads 2 --out bench
+    Example:  fastcaps bench mnist --threads 2 --out bench --compare 1000
     """
     require("fastcaps bench", "torch", "matplotlib", "onnx", "onnxruntime")
     import dataclasses
@@ -36,13 +51,23 @@ def bench(
     from fastcaps.benchmark.inference import Settings, figure
     from fastcaps.benchmark.inference import bench as measure
     from fastcaps.benchmark.measure import can_measure_memory
+    from fastcaps.nn.config import CapsNetConfig
+    from fastcaps.training import Run
 
+    if quick and model is not None:
+        raise typer.BadParameter(f"--quick measures a tiny network of its own: leave {model} or --quick out")
+    if compare is not None and model is None:
+        raise typer.BadParameter("--compare needs a trained network: give a run, or a name such as mnist")
+    run = None if model is None else Run.open(model)
     set_up("cpu", threads)
+    answers = None if run is None or compare is None else _compared(run, compare, data_dir)
     settings = Settings.quick() if quick else Settings()
+    if run is not None:
+        settings = Settings.for_network(CapsNetConfig.from_dict(run.about["config"]))
     changes = chosen(batches=tuple(batch) if batch else None, repetitions=repetitions)
     settings = dataclasses.replace(settings, memory=memory and can_measure_memory(), **changes)
     with counted("measuring", settings.turns) as observe:
-        found = measure(settings, observe)
+        found = {**measure(settings, observe), "answers": answers}
     if out is not None:
         write_atomically({out / "bench.json": json_bytes(found), out / "bench.png": figure_bytes(figure(found))})
     if as_json:
@@ -51,6 +76,19 @@ def bench(
     _print(found)
     if out is not None:
         typer.echo(f"all numbers: {out}/bench.json; figure: {out}/bench.png", err=True)
+
+
+def _compared(run: "Run", count: int, data_dir: Path | None) -> list[dict[str, Any]]:
+    """How the engines' answers differ on the first so many test images of a run."""
+    from fastcaps.benchmark.agreement import agreement
+    from fastcaps.cli.export import BATCH, calibration_images
+    from fastcaps.data import batches
+
+    model, master, data = run.model(), run.master(), run.data(data_dir)
+    tests = data.test.first(count)
+    with counted("comparing", len(tests)) as observe:
+        images = batches(tests, BATCH, view=data.augmentation.middle)
+        return agreement(model, master.values, images, calibration_images(run, data), observe)
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -97,6 +135,22 @@ def _print(found: dict[str, Any]) -> None:
             for row in found["growth"]
         ],
     )
+    if found["answers"]:
+        print_table(
+            f"Answers on {found['answers'][0]['images']:,} test images, against ordinary convolution in float64",
+            ["engine", "accuracy", "exact", "changed", "lengths differ by", "alone and in a batch"],
+            [
+                [
+                    row["engine"],
+                    f"{row['accuracy']:.2%}",
+                    f"{row['reference_accuracy']:.2%}",
+                    str(row["changed"]),
+                    f"{row['largest_difference']:.1e}",
+                    f"{row['alone']:.1e}",
+                ]
+                for row in found["answers"]
+            ],
+        )
     for aim in found["aims"]:
         verdict = "met" if aim["met"] else "not met"
         typer.echo(f"{aim['what']}: {aim['measured']:.1f}× plain dynamic routing, aim {aim['aim']:g}×: {verdict}")

@@ -1,7 +1,7 @@
 """``fastcaps export``: from a run to one ONNX file that needs no PyTorch."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -9,10 +9,13 @@ from fastcaps._extras import require
 from fastcaps.cli._common import DataDir, Json, RunArgument, Threads, command, counted, print_json, set_up
 
 if TYPE_CHECKING:
-    from fastcaps.data import DataSet, Split
+    from torch import Tensor
+
+    from fastcaps.data import DataSet
+    from fastcaps.training import Run
 
 # Training images for the ranges of int8, at a time and in all, and to see whether they have a dark or a light edge.
-_BATCH, _CALIBRATION = 64, 512
+BATCH, _CALIBRATION = 64, 512
 
 
 @command
@@ -42,6 +45,7 @@ def export(
     """
     require("fastcaps export", "torch", "sklearn", "onnx", "onnxruntime")
     from fastcaps import fold
+    from fastcaps.data import batches
     from fastcaps.runtime import export as write
     from fastcaps.training import Run
 
@@ -53,13 +57,13 @@ def export(
     model = opened.model()
     network = model if routing == "dynamic" else fold(model, opened.master(master))
     data = opened.data(data_dir)
-    training = [images for images, _ in _bytes(data, _first(opened.training_part(data), _CALIBRATION))]
-    tests = _first(data.test, limit)
+    training = calibration_images(opened, data)
+    tests = data.test.first(limit)
     with counted("comparing", len(tests)) as observe:
         about = write(
             network,
             out,
-            _bytes(data, tests),
+            batches(tests, BATCH, view=data.augmentation.middle),
             precision=precision,
             calibration=training,
             batch=size,
@@ -88,24 +92,19 @@ def _size(batch: str) -> int | None:
     return int(batch)
 
 
-def _first(images: "Split", count: int | None) -> "Split":
-    import torch
-
-    return images if count is None else images.subset(torch.arange(min(count, len(images))))
-
-
-def _bytes(data: "DataSet", images: "Split") -> Any:
-    """Batches of bytes ``(b c h w)`` in the test view, and labels."""
+def calibration_images(run: "Run", data: "DataSet") -> "list[Tensor]":
+    """Batches of training images as bytes ``(b c h w)``, in the test view."""
     from fastcaps.data import batches
 
-    return batches(images, _BATCH, view=data.augmentation.middle)
+    some = run.training_part(data).first(_CALIBRATION)
+    return [images for images, _ in batches(some, BATCH, view=data.augmentation.middle)]
 
 
-def _background(batches: list[Any]) -> float | None:
+def _background(training: "list[Tensor]") -> float | None:
     """Brightness of the edge of grey training images."""
     import numpy as np
 
     from fastcaps.runtime.pictures import edge_brightness
 
-    images = np.concatenate([batch.numpy() for batch in batches])
+    images = np.concatenate([batch.numpy() for batch in training])
     return edge_brightness(images) if images.shape[1] == 1 else None

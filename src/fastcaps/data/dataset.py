@@ -58,6 +58,10 @@ class Split:
         chosen = indices if self._chosen is None else self._chosen[indices]
         return Split(self.labels[indices], self._read, chosen, streams=self.streams)
 
+    def first(self, count: int | None) -> "Split":
+        """Only so many; all when None."""
+        return self if count is None else self.subset(torch.arange(min(count, len(self))))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fastcaps.nn import winograd
+from fastcaps.nn.unfolded import unfold_kernel, unfolded_conv2d
 
 # Every how-manieth weight of many is compared to see whether a kept kernel still belongs to them: a prime, so that the
 # sample meets every channel. Few are all compared.
@@ -33,25 +34,25 @@ class _Kept(NamedTuple):
 
 
 class FastConvolution:
-    """Does the work of an `nn.Conv2d` by Winograd's method; no part of the network's state.
+    """Does the work of an `nn.Conv2d` by Winograd's method, or for few images unfolded; no part of the network's state.
 
-    Without gradient, the transformed kernel is made once and kept as long as the weights stay what they are. That they
-    do is seen from their version, address, type and device. ``weight.data`` can be written without a trace in these; a
-    sample of the values catches that for all but single entries of large kernels. Buffers are kept, too. Copies and
-    pickles hold neither.
+    Without gradient, the kernel is brought into either form once and kept as long as the weights stay what they are.
+    That they do is seen from their version, address, type and device. ``weight.data`` can be written without a trace in
+    these; a sample of the values catches that for all but single entries of large kernels. Buffers are kept, too.
+    Copies and pickles hold neither.
     """
 
     def __init__(self) -> None:
-        self._kept: _Kept | None = None
+        self._kept: dict[int | None, _Kept] = {}
         self._pool = winograd.WorkspacePool()
 
     def __call__(self, maps: Tensor, conv: nn.Conv2d, *, always: bool = False) -> Tensor | None:
-        """``conv(maps)``, or None where ordinary convolution is better (or, with `always`, the only way).
+        """``conv(maps)``, or None where ordinary convolution is better (or the only way).
 
         Args:
             maps: ``(b c h w)``.
             conv: with a square kernel, without padding, dilation or groups.
-            always: use Winograd's method whether or not it is faster.
+            always: use Winograd's method, whether or not another is faster.
 
         Returns:
             ``(b o h' w')``, in memory ``(b h' w' o)``.
@@ -71,13 +72,16 @@ class FastConvolution:
         else:
             tile = winograd.choose_tile(size, stride, side, c, o, len(maps), maps.device, training)
         if training:
-            self._kept = None
+            self._kept.clear()
             if tile is None:
                 return None
             return winograd.winograd_conv2d(maps, weight, bias, stride, tile, self._pool)
         # Weights made in inference mode don't count their versions.
-        if tile is None or weight.is_inference():
+        if weight.is_inference():
             return None
+        if tile is None:
+            few = 0 < len(maps) <= winograd.FEW and not always and maps.shape[1] == c and min(side) >= size
+            return unfolded_conv2d(maps, self._kernel(weight, stride, None), bias, stride) if few else None
         kernel = self._kernel(weight, stride, tile)
         return winograd.winograd_conv2d_transformed(maps, kernel, bias, size, tile, self._pool)
 
@@ -89,12 +93,14 @@ class FastConvolution:
         """As new."""
         self.__init__()  # type: ignore[misc]
 
-    def _kernel(self, weight: Tensor, stride: int, tile: int) -> Tensor:
-        key = (weight._version, weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), stride, tile)
+    def _kernel(self, weight: Tensor, stride: int, tile: int | None) -> Tensor:
+        """The kernel transformed for a tile, or unfolded."""
+        key = (weight._version, weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), stride)
         in_memory = weight.detach().as_strided((weight.numel(),), (1,))
         sample = in_memory if len(in_memory) <= _FEW else in_memory[::_SAMPLE]
-        kept = self._kept
+        kept = self._kept.get(tile)
         if kept is None or kept.key != key or not torch.equal(kept.sample, sample):
-            kept = _Kept(key, sample.clone(), winograd.transform_kernel(weight.detach(), stride, tile))
-            self._kept = kept
+            exact = weight.detach()
+            kernel = unfold_kernel(exact) if tile is None else winograd.transform_kernel(exact, stride, tile)
+            kept = self._kept[tile] = _Kept(key, sample.clone(), kernel)
         return kept.kernel

@@ -46,8 +46,9 @@ class PrimaryCaps(nn.Module):
 
     Attributes:
         convolution: ``"direct"`` for ordinary convolution, ``"winograd"`` for the one of `fastcaps.nn.winograd`, or
-            ``"auto"``, which takes the faster (`choose_tile`) for maps in float32. Anything but eager execution
-            (export, compilation, tracing) gets ordinary convolution.
+            ``"auto"``, which for maps in float32 takes what is fastest (`choose_tile`), for few images without
+            gradient a product with all patches. Anything but eager execution (export, compilation, tracing) gets
+            ordinary convolution.
     """
 
     # Mean square length that capsules have before squashing, for images of unit mean square. Squashed, that is a
@@ -67,7 +68,7 @@ class PrimaryCaps(nn.Module):
         nn.init.normal_(self.conv.weight, std=math.sqrt(self.START / (config.lower_dimension * fan_in)))
         nn.init.zeros_(cast(Tensor, self.conv.bias))
         self.convolution: Literal["auto", "direct", "winograd"] = "auto"
-        self._winograd = FastConvolution()
+        self._fast = FastConvolution()
 
     def forward(self, maps: Tensor) -> Tensor:
         """Maps ``(b k h' w')`` to lower capsules ``(b i d)``."""
@@ -75,7 +76,7 @@ class PrimaryCaps(nn.Module):
             raise ValueError(f"convolution is {self.convolution!r}, expected one of auto, direct, winograd")
         channels = None
         if self.convolution != "direct" and is_plain(maps):
-            channels = self._winograd(maps, self.conv, always=self.convolution == "winograd")
+            channels = self._fast(maps, self.conv, always=self.convolution == "winograd")
         if channels is None:
             channels = self.conv(maps)  # (b, types·d, grid height, grid width)
         by_position = channels.permute(0, 2, 3, 1)  # (b, grid height, grid width, types·d)

@@ -1,8 +1,11 @@
-"""The stem: a convolution of few channels and ReLU, as one matrix product.
+"""Convolutions as one matrix product, where ordinary convolution spends its time on bringing data in order.
 
-An image of one or three channels gives a convolution little to reduce over, and ordinary convolution spends its time
-on bringing data in order. Here the patches under the kernel are copied side by side, which for so few channels is less
-than the result, and one product writes the maps in the memory order ``(h w b o)`` that the next layer wants.
+The stem: an image of one or three channels gives a convolution little to reduce over. The patches under the kernel are
+copied side by side, which for so few channels is less than the result, and one product writes the maps, after ReLU, in
+the memory order ``(h w b o)`` that the next layer wants.
+
+PrimaryCaps of a few images: ordinary convolution first brings a kernel of twenty megabytes into an order of its own,
+for every call. Here it is kept in the order in which it meets the patches.
 """
 
 from typing import Any
@@ -11,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Outputs made at a time.
+# Outputs of the stem made at a time.
 _PIECE = 2**18
+
+# Entries of patches of PrimaryCaps made at a time.
+_PATCHES = 2**22
 
 
 def unfolded_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
@@ -33,6 +39,37 @@ def unfolded_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: i
         images, weight, bias, stride
     )  # (h', w', b, o)
     return maps.permute(2, 3, 0, 1)  # (b, o, h', w')
+
+
+def unfold_kernel(weight: Tensor) -> Tensor:
+    """A kernel ``(o c k k)`` as `unfolded_conv2d` wants it: ``(o k k c)``."""
+    return weight.permute(0, 2, 3, 1).contiguous()
+
+
+def unfolded_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """``conv2d(maps, weight, bias, stride)`` without gradient.
+
+    Args:
+        maps: ``(b c h w)`` in any memory order; one in which channels are neighbours is quickest.
+        kernel: ``(o k k c)``, from `unfold_kernel`.
+        bias: ``(o)``.
+        stride: of the convolution.
+
+    Returns:
+        ``(b o h' w')``, in memory ``(b h' w' o)``.
+    """
+    o, size = kernel.shape[:2]
+    with torch.no_grad():
+        windows = maps.permute(0, 2, 3, 1).unfold(1, size, stride).unfold(2, size, stride)  # (b, h', w', c, k, k)
+        ordered = windows.permute(0, 1, 2, 4, 5, 3)  # (b, h', w', k, k, c)
+        result = maps.new_empty(*ordered.shape[:3], o)
+        matrix = kernel.flatten(1).t()  # (k·k·c, o)
+        images = max(1, _PATCHES // max(1, ordered.shape[1:].numel()))
+        for some, out in zip(torch.split(ordered, images), torch.split(result, images), strict=True):
+            torch.mm(some.reshape(-1, len(matrix)), matrix, out=out.view(-1, o))
+        if bias is not None:
+            result += bias
+    return result.permute(0, 3, 1, 2)  # (b, o, h', w')
 
 
 def _patches(images: Tensor, size: int, stride: int) -> Tensor:

@@ -14,7 +14,6 @@ from fastcaps._extras import require
 from fastcaps._files import write_atomically
 from fastcaps._version import __version__
 from fastcaps.nn import CapsNet, CapsNetConfig, FastCapsNet
-from fastcaps.nn.layers import standardized
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.runtime import file
 from fastcaps.runtime.quantise import Ranges
@@ -101,23 +100,16 @@ def export(
 
 @torch.no_grad()
 def calibrated(network: CapsNet | FastCapsNet, images: Iterable[Tensor]) -> Ranges:
-    """The range of each activation on batches of images ``(b c h w)``."""
-    seen: dict[str, list[tuple[float, float]]] = {}
-
-    def see(name: str, tensor: Tensor) -> None:
-        seen.setdefault(name, []).append((float(tensor.min()), float(tensor.max())))
-
+    """How far each activation reaches on batches of images ``(b c h w)``."""
     primary = network.primary.conv
+    seen = []
     for batch in images:
-        inputs = batch.to(primary.weight.device).float() / 255
-        see("images", standardized(inputs) if network.config.standardize else inputs)
-        maps = network.stem(inputs)
-        see("maps", maps)
-        see("channels", primary(maps))
-        see("capsules", network.primary(maps))
+        maps = network.stem(batch.to(primary.weight.device).float() / 255)
+        seen.append((float(maps.max()), primary(maps).abs().amax((0, 2, 3)).cpu().numpy()))
     if not seen:
         raise ValueError("there are no images to calibrate with")
-    return Ranges(**{k: (min(low for low, _ in v), max(high for _, high in v)) for k, v in seen.items()})
+    maps, channels = zip(*seen, strict=True)
+    return Ranges(max(maps), np.max(channels, axis=0))
 
 
 @torch.no_grad()

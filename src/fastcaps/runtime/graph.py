@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from fastcaps._version import __version__
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.file import PRODUCER
-from fastcaps.runtime.quantise import Ranges, Scale, quantised_weight
+from fastcaps.runtime.quantise import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, Ranges, Scale, quantised_weight
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -97,28 +97,34 @@ class Graph:
         """Bytes as numbers."""
         return self.add("DequantizeLinear", [tensor, *self._scale(scale, name)], name)
 
-    def quantised_weight(self, weight: NDArray[np.float32], axis: int, name: str) -> tuple[str, NDArray[np.float32]]:
-        """A weight kept as bytes, with a scale for each index of an axis."""
-        steps, scales = quantised_weight(weight, axis)
-        inputs = [self.constant(f"{name}_bytes", steps, np.int8), self.constant(f"{name}_scale", scales)]
+    def quantised_weight(self, weight: NDArray[np.float32], axis: int, name: str, largest: int, per: Any = 1.0) -> str:
+        """A weight kept as bytes, with a scale for each index of an axis, divided by the steps of the result."""
+        steps, scales = quantised_weight(weight, axis, largest)
+        inputs = [self.constant(f"{name}_bytes", steps, np.int8), self.constant(f"{name}_scale", scales / per)]
         inputs.append(self.constant(f"{name}_zero", np.zeros(len(scales)), np.int8))
-        return self.add("DequantizeLinear", inputs, name, axis=axis), scales
+        return self.add("DequantizeLinear", inputs, name, axis=axis)
 
-    def convolution(self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale | None = None) -> str:
-        """A convolution without padding; in int8 when its input's scale is given."""
+    def convolution(self, tensor: str, weights: Weights, layer: str, stride: int) -> str:
+        """A convolution without padding."""
         weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
-        if scale is None:
-            inputs = [tensor, self.constant(f"{layer}_weight", weight), self.constant(f"{layer}_bias", bias)]
-        else:
-            kernel, scales = self.quantised_weight(weight, 0, f"{layer}_weight")
-            steps = scales * scale.scale
-            added = [
-                self.constant(f"{layer}_bias_steps", np.rint(bias / steps), np.int32),
-                self.constant(f"{layer}_bias_scale", steps),
-                self.constant(f"{layer}_bias_zero", np.zeros(len(steps)), np.int32),
-            ]
-            inputs = [tensor, kernel, self.add("DequantizeLinear", added, f"{layer}_bias", axis=0)]
+        inputs = [tensor, self.constant(f"{layer}_weight", weight), self.constant(f"{layer}_bias", bias)]
         return self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
+
+    def quantised_convolution(
+        self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale, channel_steps: NDArray[np.float32]
+    ) -> str:
+        """A convolution of bytes with the given scale to bytes that count each channel's steps, from 128."""
+        weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
+        kernel = self.quantised_weight(weight, 0, f"{layer}_weight", LARGEST_WEIGHT, channel_steps)
+        steps = quantised_weight(weight, 0, LARGEST_WEIGHT)[1] * scale.scale
+        added = [
+            self.constant(f"{layer}_bias_steps", np.rint(bias / steps), np.int32),
+            self.constant(f"{layer}_bias_scale", steps / channel_steps),
+            self.constant(f"{layer}_bias_zero", np.zeros(len(steps)), np.int32),
+        ]
+        inputs = [tensor, kernel, self.add("DequantizeLinear", added, f"{layer}_bias", axis=0)]
+        result = self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
+        return self.quantised(result, Scale(np.float32(1), np.uint8(128)), f"{layer}_result")
 
     def model(
         self, images: tuple[int, list[int]], outputs: Mapping[str, list[int]], batch: int | None
@@ -148,35 +154,25 @@ class Graph:
 
 def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, ranges: Ranges | None) -> str:
     """From ``images (b c h w)`` to lower capsules ``(b i d)``."""
-    i, d = config.lower_capsules, config.lower_dimension
-    by_bytes = Scale(np.float32(1 / 255), np.uint8(0))
-    if ranges is not None and not config.standardize:
-        scale: Scale | None = by_bytes
-        images = graph.dequantised("images", by_bytes, "scaled")
-    else:
-        numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)
-        images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
-        scale = None
-        if config.standardize:
-            images = _standardized(graph, images, config.channels * config.height * config.width)
-        if ranges is not None:
-            scale = ranges.scale("images")
-            images = graph.dequantised(graph.quantised(images, scale, "input"), scale, "input")
-    maps = graph.convolution(images, weights, "stem", config.stem_stride, scale)  # (b, k, h', w')
+    numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)
+    images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
+    if config.standardize:
+        images = _standardized(graph, images, config.channels * config.height * config.width)
+    maps = graph.add("Relu", [graph.convolution(images, weights, "stem", config.stem_stride)], "maps")  # (b, k, h', w')
+    stride = config.primary_stride
     if ranges is None:
-        maps = graph.add("Relu", [maps], "maps")
+        channels = graph.convolution(maps, weights, "primary", stride)  # (b, types·d, y, x)
+        by_position = graph.add("Transpose", [channels], "by_position", perm=[0, 2, 3, 1])  # (b, y, x, types·d)
     else:
-        # Bytes that start at zero are a ReLU.
-        scale = ranges.scale("maps")
-        maps = graph.dequantised(graph.quantised(maps, scale, "maps"), scale, "maps")
-    channels = graph.convolution(maps, weights, "primary", config.primary_stride, scale)  # (b, types·d, y, x)
-    if ranges is not None:
-        channels = graph.quantised(channels, ranges.scale("channels"), "channels")
-    by_position = graph.add("Transpose", [channels], "by_position", perm=[0, 2, 3, 1])  # (b, y, x, types·d)
-    capsules = graph.reshape(by_position, (0, i, d), "unsquashed")  # (b, i, d)
-    if ranges is not None:
-        capsules = graph.dequantised(capsules, ranges.scale("channels"), "channels")
-    return graph.squash(capsules, "lower")
+        scale, steps = ranges.maps_scale, ranges.channel_steps
+        maps = graph.dequantised(graph.quantised(maps, scale, "maps_input"), scale, "maps_input")
+        channels = graph.quantised_convolution(maps, weights, "primary", stride, scale, steps)
+        by_position = graph.add("Transpose", [channels], "bytes_by_position", perm=[0, 2, 3, 1])
+        inputs = [by_position, graph.constant("channel_steps", steps)]
+        inputs.append(graph.constant("channel_zeros", np.full(len(steps), 128), np.uint8))
+        by_position = graph.add("DequantizeLinear", inputs, "by_position", axis=3)
+    shape = (0, config.lower_capsules, config.lower_dimension)
+    return graph.squash(graph.reshape(by_position, shape, "unsquashed"), "lower")  # (b, i, d)
 
 
 def _standardized(graph: Graph, images: str, pixels: int) -> str:
@@ -195,9 +191,8 @@ def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, r
     if ranges is None:
         folded = graph.constant("folded_weight", weight)
     else:
-        scale = ranges.scale("capsules")
-        flat = graph.dequantised(graph.quantised(flat, scale, "capsules_input"), scale, "capsules_input")
-        folded, _ = graph.quantised_weight(weight, 1, "folded_weight")
+        flat = graph.dequantised(graph.quantised(flat, CAPSULES, "capsules_input"), CAPSULES, "capsules_input")
+        folded = graph.quantised_weight(weight, 1, "folded_weight", LARGEST_FOLDED)
     sums = graph.add("MatMul", [flat, folded], "routing")  # (b, j·e)
     return graph.squash(graph.reshape(sums, (0, config.classes, config.class_dimension), "sums"), "capsules")
 

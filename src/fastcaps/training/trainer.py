@@ -119,6 +119,7 @@ class Trainer:
         master: MasterCoefficients | None = None,
         about: dict[str, Any] | None = None,
         observe: Callable[[Report], None] = lambda report: None,
+        measure: Callable[[CapsNet, int], dict[str, float]] = lambda model, epoch: {},
         tensorboard: bool = False,
         world: World = ALONE,
     ) -> None:
@@ -132,6 +133,7 @@ class Trainer:
             master: coefficients to train with in place of dynamic routing, from the first step on.
             about: further entries for ``run.json``, such as the command.
             observe: told of every step.
+            measure: given the network after an epoch and the epoch's number, from 1: further entries for its row.
             tensorboard: whether to write events to ``tensorboard/`` in the run folder.
             world: the processes that share the work, each with the same arguments.
         """
@@ -185,6 +187,7 @@ class Trainer:
         self._given = None if master is None else _hash(master)
         self.progress = Progress()
         self.observe = observe
+        self._measure = measure
         self._about = dict(about or {})
         self._tensorboard = tensorboard
         self._writer: Any = None
@@ -434,6 +437,7 @@ class Trainer:
         last = progress.epoch + 1 == settings.epochs
         if settings.test_every and (last or (progress.epoch + 1) % settings.test_every == 0):
             row["test_accuracy"] = self._accuracy(self.data.test)
+        row |= self._measure(self.model, row["epoch"])
         row["seconds"] = round(progress.seconds, 1)
         progress.epoch, progress.step, progress.sums = progress.epoch + 1, 0, {}
         progress.history.append(row)

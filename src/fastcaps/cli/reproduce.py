@@ -1,0 +1,362 @@
+"""``fastcaps reproduce``: the paper's table of accuracies, run by run, and beside it what came out."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastcaps._extras import require
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps.cli._common import (
+    DataDir,
+    Device,
+    Json,
+    Threads,
+    chosen,
+    command,
+    print_json,
+    print_table,
+    set_up,
+    training_progress,
+)
+from fastcaps.cli.accumulate import accumulated
+from fastcaps.cli.evaluate import evaluated
+from fastcaps.reproduction import (
+    TITLES,
+    Cell,
+    accuracy_table,
+    all_cells,
+    finished,
+    network,
+    report_page,
+    rows,
+    runs_table,
+    shard,
+    with_tables,
+)
+from fastcaps.reproduction.cells import check_result, check_run
+from fastcaps.reproduction.paper import NORMALIZATIONS
+from fastcaps.reproduction.table import markdown
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastcaps.data import DataSet
+    from fastcaps.nn import CapsNet
+    from fastcaps.training import Run, TrainSettings
+
+# Test sets of this size are looked at every tenth epoch only: they take longer than the epoch.
+_LARGE, _SELDOM = 50_000, 10
+_CHECKPOINT_EVERY = 100
+_TABLE = "reproduction"
+
+
+@command
+def reproduce(
+    data: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(TITLES)}; may be repeated; all by default.")
+    ] = None,
+    normalization: Annotated[
+        list[str] | None, typer.Option(help="max_min or softmax; may be repeated; both by default.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="How many, from 0 on; or which, with commas: 0,2 or 2, for one.")] = "1",
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of every run; by data set when not given.")] = None,
+    test_every: Annotated[
+        int | None, typer.Option(min=1, help="Epochs between looks at the test set; each, of large sets every tenth.")
+    ] = None,
+    fast_every: Annotated[
+        int, typer.Option(min=0, help="Epochs between accumulations to measure fast routing; only at the end when 0.")
+    ] = 0,
+    part: Annotated[
+        str | None,
+        typer.Option("--shard", help="Only the K-th of N disjoint parts, for several machines.", metavar="K/N"),
+    ] = None,
+    runs: Annotated[Path, typer.Option(help="Folder of the run folders.")] = Path("runs/reproduce"),
+    results: Annotated[Path, typer.Option(help="Folder of the JSON files, one a finished run.")] = Path("results"),
+    list_only: Annotated[bool, typer.Option("--list", help="Show what is done and what is not, run nothing.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write the table of all finished runs beside the paper's, run nothing.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.md and report.html; RUNS by default.")] = None,
+    readme: Annotated[
+        Path | None,
+        typer.Option(help="A Markdown file with markers for the table; README.md if there is one that has them."),
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Train, accumulate and evaluate for every accuracy of the paper's table.
+
+    A run is one data set, one normalisation and one seed. Each is in a folder of its own, RUNS/DATA-NORMALIZATION-SEED,
+    as train, accumulate and evaluate make it, and leaves RESULTS/DATA-NORMALIZATION-SEED.json. Stopped at any moment,
+    the same command goes on where it was; what is finished isn't done again. With several machines give each its
+    --shard, bring the JSON files together, and then --report.
+
+    Example:  fastcaps reproduce --data mnist --data fashion_mnist --normalization max_min --seeds 3
+
+    Example:  fastcaps reproduce --report
+    """
+    if report:
+        given = chosen(data=data, normalization=normalization, epochs=epochs, shard=part)
+        if given or list_only:
+            name = next(iter(given), "list")
+            raise typer.BadParameter(f"--{name}: --report is of everything in --results, leave one of them out")
+        _report(results, out or runs, readme, as_json)
+        return
+    wanted = all_cells(
+        _chosen("--data", [name.replace("-", "_") for name in data or TITLES], list(TITLES)),
+        _chosen("--normalization", normalization or list(NORMALIZATIONS), list(NORMALIZATIONS)),
+        _seeds(seeds),
+    )
+    wanted = shard(wanted, *_part(part)) if part is not None else wanted
+    done = finished(results)
+    for cell in wanted:
+        _check_asked(cell, done, runs, results, epochs, fast_every)
+    if list_only:
+        _list(wanted, done, runs, epochs, as_json)
+        return
+    require("fastcaps reproduce", "torch", "sklearn", "matplotlib")
+    target = set_up(device, threads)
+    made, failed = {}, {}
+    for number, cell in enumerate(wanted, 1):
+        typer.echo(f"{cell.name}: run {number} of {len(wanted)}{', done before' if cell in done else ''}", err=True)
+        if cell in done:
+            continue
+        try:
+            made[cell] = reproduced(cell, runs / cell.name, target, epochs, test_every, fast_every, data_dir)
+            write_atomically({_file(results, cell): json_bytes(made[cell])})
+        except KeyboardInterrupt:
+            typer.echo(f"{cell.name} is not finished; the same command goes on from here", err=True)
+            raise
+        except (ValueError, OSError) as error:
+            # One that can't be run is no reason to lose a night for the others.
+            failed[cell.name] = str(error)
+            typer.echo(f"error: {cell.name}: {error}", err=True)
+    entries = [_entry(cell, done.get(cell) or made[cell]) for cell in wanted if cell in done or cell in made]
+    if as_json:
+        print_json({"runs": entries, "failed": failed})
+    else:
+        columns = ["run", "epochs", "dynamic", "fast", "uniform"]
+        print_table("Finished", columns, [[_word(entry[column]) for column in columns] for entry in entries])
+        typer.echo("next: fastcaps reproduce --report", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def reproduced(
+    cell: Cell,
+    folder: Path,
+    device: "torch.device",
+    epochs: int | None = None,
+    test_every: int | None = None,
+    fast_every: int = 0,
+    data_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Bring a cell's run folder to its end, from wherever it is, and say what was found."""
+    from fastcaps.training import Run
+    from fastcaps.training.result import result_of
+
+    words = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
+    words += f" --epochs {epochs}" if epochs else ""
+    words += f" --fast-every {fast_every}" if fast_every else ""
+    run = Run(folder)
+    if not run.about_file.is_file() or run.about.get("state") != "finished":
+        _train(cell, run, device, epochs, test_every, fast_every, data_dir, words)
+        run = Run(folder)
+    if not run.master_file.is_file():
+        accumulated(run, device, data_dir=data_dir, command_line=words)
+    evaluation, _ = run.evaluation_files
+    if evaluation.is_file():
+        found = json.loads(evaluation.read_bytes())
+    else:
+        found = evaluated(run, device, run.folder, data_dir=data_dir, command_line=words)
+    result = result_of(run, found)
+    check_result(result, cell, folder)
+    return result
+
+
+def _train(
+    cell: Cell,
+    run: "Run",
+    device: "torch.device",
+    epochs: int | None,
+    test_every: int | None,
+    fast_every: int,
+    data_dir: Path | None,
+    words: str,
+) -> None:
+    """Train, or go on with the settings the folder's run was begun with."""
+    import torch
+
+    from fastcaps.data import load
+    from fastcaps.nn import CapsNet
+    from fastcaps.training import Trainer, TrainSettings
+
+    begun = run.about_file.is_file()
+    images = run.data(data_dir) if begun else load(cell.data, data_dir=data_dir)
+    if begun:
+        settings = TrainSettings(**run.about["settings"])
+    else:
+        every = test_every or (_SELDOM if len(images.test) >= _LARGE else 1)
+        settings = _settings(cell, epochs, test_every=every, checkpoint_every=_CHECKPOINT_EVERY)
+    torch.manual_seed(cell.seed)
+    model = CapsNet(network(cell)).to(device)
+    model.primary.convolution = run.about.get("convolution", "auto") if begun else "auto"
+
+    def measure(model: CapsNet, epoch: int) -> dict[str, float]:
+        if not fast_every or (epoch % fast_every and epoch < settings.epochs):
+            return {}
+        return {"fast_test_accuracy": _fast_accuracy(model, run, images)}
+
+    with training_progress(cell.name) as observe:
+        trainer = Trainer(
+            model, images, settings, run.folder, about={"command": words}, observe=observe, measure=measure
+        )
+        trainer.fit(resume=run.checkpoint_file.exists())
+
+
+def _fast_accuracy(model: "CapsNet", run: "Run", images: "DataSet") -> float:
+    """Of a network in training, with coefficients accumulated from its present weights."""
+    import fastcaps
+    from fastcaps.data import batches
+    from fastcaps.training.trainer import count_correct
+
+    view = images.augmentation.test_view
+    model.eval()
+    master = fastcaps.accumulate(model, batches(run.training_part(images), 256, view=view))
+    correct = count_correct(fastcaps.fold(model, master), images.test, view)
+    model.train()
+    return correct / len(images.test)
+
+
+def _settings(cell: Cell, epochs: int | None, **changes: Any) -> "TrainSettings":
+    from fastcaps.training.settings import TrainSettings
+
+    return TrainSettings.for_data(cell.data, seed=cell.seed, **chosen(epochs=epochs), **changes)
+
+
+def _check_asked(
+    cell: Cell, done: dict[Cell, Any], runs: Path, results: Path, epochs: int | None, fast_every: int
+) -> None:
+    """Refuse what is there already in another form than it is asked for, before anything is run."""
+    from fastcaps.training.run import Run
+
+    run = Run(runs / cell.name)
+    if cell in done:
+        about, where, measured = done[cell], _file(results, cell), done[cell]["metrics"]
+    elif run.about_file.is_file():
+        about, where, measured = run.about, run.folder, run.metrics()
+        check_run(about, cell, where)
+    else:
+        return
+    if epochs is not None and about["settings"]["epochs"] != epochs:
+        raise ValueError(
+            f"{where} is of {about['settings']['epochs']} epochs, {epochs} were asked for: leave --epochs out to take "
+            "it as it is, or say other folders with --runs and --results"
+        )
+    if fast_every and any("fast_test_accuracy" not in row for row in measured if row["epoch"] % fast_every == 0):
+        raise ValueError(
+            f"{where} was made without --fast-every {fast_every}: leave it out to take it as it is, or say other "
+            "folders with --runs and --results"
+        )
+
+
+def _list(wanted: Sequence[Cell], done: dict[Cell, Any], runs: Path, epochs: int | None, as_json: bool) -> None:
+    """What is done, what is begun, what is to do, and how long that takes where it is known."""
+    from fastcaps.training.run import Run
+
+    entries: list[dict[str, Any]] = []
+    for cell in wanted:
+        run = Run(runs / cell.name)
+        behind, total, state = 0, _settings(cell, epochs).epochs, "to do"
+        if cell in done:
+            behind = total = done[cell]["settings"]["epochs"]
+            state = "done"
+        elif run.about_file.is_file():
+            total = run.about["settings"]["epochs"]
+            behind = len(run.metrics())
+            state = "trained" if run.about.get("state") == "finished" else "begun"
+        each = [r["seconds"] / r["settings"]["epochs"] for c, r in done.items() if c.data == cell.data]
+        left = total - behind
+        seconds = 0.0 if not left else left * sum(each) / len(each) if each else None
+        entries.append({"run": cell.name, "state": state, "epochs": behind, "of": total, "seconds_left": seconds})
+    if as_json:
+        print_json(entries)
+        return
+    print_table(
+        "The paper's table",
+        ["run", "state", "epochs", "training left"],
+        [[e["run"], e["state"], f"{e['epochs']} of {e['of']}", _hours(e["seconds_left"])] for e in entries],
+    )
+
+
+def _report(results: Path, out: Path, readme: Path | None, as_json: bool) -> None:
+    if not results.is_dir():
+        raise FileNotFoundError(
+            f"{results} does not exist: say with --results where the JSON files of finished runs are"
+        )
+    found = finished(results)
+    table = rows(found)
+    main = markdown(accuracy_table(table))
+    files = {
+        out / "report.md": f"{main}\n{markdown(runs_table(found))}".encode(),
+        out / "report.html": report_page(found).encode(),
+    }
+    page = readme or Path("README.md")
+    if readme is not None or page.is_file():
+        text = page.read_text()
+        if f"<!-- table: {_TABLE} -->" in text:
+            files[page] = with_tables(text, {_TABLE: lambda: main}).encode()
+        elif readme is not None:
+            raise ValueError(f"{page} has no place for the table: put <!-- table: {_TABLE} --> and <!-- end --> there")
+    write_atomically(files)
+    if as_json:
+        print_json([row.to_dict() for row in table])
+        return
+    head, body = accuracy_table(table)
+    print_table("Test accuracies, %", head[:7], [line[:7] for line in body])  # as many as fit on a screen
+    typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
+
+
+def _chosen(option: str, given: Sequence[str], known: Sequence[str]) -> list[str]:
+    for name in given:
+        if name not in known:
+            raise typer.BadParameter(f"{option} {name}: expected one of {', '.join(known)}")
+    return list(dict.fromkeys(given))
+
+
+def _seeds(text: str) -> list[int]:
+    numbers = text.removesuffix(",").split(",")
+    if not all(number.isdecimal() for number in numbers) or text == "0":
+        raise typer.BadParameter(f"--seeds {text}: expected how many, such as 3, or which, such as 0,2 or 2,")
+    return list(range(int(text))) if "," not in text else list(dict.fromkeys(map(int, numbers)))
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise typer.BadParameter(f"--shard {text}: expected K/N with K from 1 to N, such as 1/3")
+    return int(found[1]), int(found[2])
+
+
+def _file(results: Path, cell: Cell) -> Path:
+    return results / f"{cell.name}.json"
+
+
+def _entry(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
+    variants = found["evaluation"]["variants"]
+    ways = {way: variants[way]["accuracy"] for way in ("dynamic", "fast", "uniform")}
+    return {"run": cell.name, "epochs": found["settings"]["epochs"], **ways}
+
+
+def _word(value: Any) -> str:
+    return f"{value:.2%}" if isinstance(value, float) else str(value)
+
+
+def _hours(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,103 @@
+"""The card of a network in the package, from its ``run.json`` and the files beside it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastcaps import shipped
+from fastcaps.analysis.report import MEANINGS
+from fastcaps.analysis.statistics import proportion_interval
+from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
+from fastcaps.reproduction.table import markdown
+
+# What a network of these images is good for, and where it fails.
+_USES = {
+    "mnist": (
+        "Single handwritten digits as MNIST has them: one digit, light on dark, in the middle, about 20 pixels high\n"
+        "in 28×28. `fastcaps predict` inverts dark-on-light pictures and resizes them, but finds no digit in a scene.",
+        "What is no digit is taken for one, too.",
+    ),
+    "fashion_mnist": (
+        "Single pieces of clothing as Fashion-MNIST has them: 28×28, grey, light on dark, from the front.",
+        "Photographs of people wearing them are something else.",
+    ),
+    "cifar10": (
+        "Small colour photographs of one of ten things, as CIFAR-10 has them; a network to study routing with.",
+        "Convolutional networks reach far more on these images: this is not one to build a product on.",
+    ),
+}
+
+
+def card(folder: Path) -> str:
+    """The card as Markdown."""
+    about = json.loads((folder / "run.json").read_bytes())
+    found = shipped.described(folder.name)
+    data, settings, config = about["data"], about["settings"], about["config"]
+    title, rule = TITLES.get(data["name"], data["name"]), NORMALIZATIONS[config["normalization"]]
+    use, limit = _USES.get(data["name"], (f"Images as {title} has them.", "Other images are another matter."))
+    held_out = f", {data['validation']:,} held out to choose the epoch" if data["validation"] else ""
+    size = f"{config['height']}×{config['width']}×{config['channels']}"
+    made = {"original": "the original files", "generated": "generated images, not those of the paper"}
+    return f"""# {folder.name}
+
+A capsule network for {title}: images of {size}, {config["classes"]} classes, {config["iterations"]} iterations of
+{rule} routing, and master coefficients to do without them.
+
+```sh
+fastcaps predict {folder.name} picture.png
+fastcaps evaluate {folder.name}
+```
+
+## Accuracy
+
+On the {data["test"]:,} test images, of the weights as they are stored, rounded to half precision:
+
+{markdown((["routing", "", "accuracy", "95 %"], _accuracies(about)))}{_elsewhere(about)}
+## Training
+
+- {title}, {made.get(data["provenance"]["kind"], "a folder of images")}: {data["train"]:,} training images{held_out}.
+- {settings["epochs"]} epochs, batches of {settings["batch_size"]}, seed {settings["seed"]}, Adam at \
+{settings["learning_rate"]:g} falling to {settings["final_rate"]:g} of that.
+- {about["seconds"] / 60:.0f} minutes on {about["threads"]} threads; \
+{", ".join(f"{name} {number}" for name, number in about["versions"].items())}.
+- Made by `{about["command"]}`, then rounded, then accumulated over the training images.
+
+## Use and limits
+
+{use}
+
+{limit}
+
+A capsule's length is no calibrated probability. Of images from elsewhere nothing is known beyond what is said above.
+
+## Files
+
+- `model/`: the weights, SHA-256 `{found["weights_sha256"]}`
+- `master.safetensors`: the master coefficients, and the sums they are made of
+- `run.json`: settings, data with hashes, versions, accuracies
+{_onnx(found)}
+Licence of the weights: Apache-2.0, as fastcaps. The images are not in here and have terms of their own.
+"""
+
+
+def _accuracies(about: dict[str, Any]) -> list[list[str]]:
+    table = []
+    for way, share in about["evaluation"].items():
+        images = about["data"]["test"]
+        low, high = proportion_interval(round(share * images), images)
+        table.append([way, MEANINGS[way], f"{share:.2%}", f"{low:.2%} – {high:.2%}"])
+    return table
+
+
+def _elsewhere(about: dict[str, Any]) -> str:
+    if "embedded_digits" not in about:
+        return ""
+    dynamic, fast = (about["embedded_digits"][way] for way in ("dynamic", "fast"))
+    return f"""
+On scikit-learn's 360 test digits, of other hands, another scanner and enlarged from 8×8, without any training on them:
+dynamic {dynamic:.2%}, fast {fast:.2%}.
+"""
+
+
+def _onnx(found: dict[str, Any]) -> str:
+    return f"- `{shipped.ONNX}`: the folded network in int8, for use without PyTorch\n" if found["onnx"] else ""
