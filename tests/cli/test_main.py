@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fastcaps
 from fastcaps import distributed
-from fastcaps.cli import app
+from fastcaps.cli import app, main
 from fastcaps.cli._common import command, distributed_command
 from fastcaps.distributed import EndedElsewhereError, World
 
@@ -141,6 +141,32 @@ def test_another_process_than_the_first_speaks_only_for_itself(error, before, co
     with pytest.raises(RuntimeError, match="a bug"):
         fail()
     assert sys.stderr is sys.__stderr__  # where the traceback will be seen
+
+
+def test_a_command_for_one_process_says_so(monkeypatch):
+    monkeypatch.setattr(distributed, "launched", lambda: (0, 2))
+    result = CliRunner().invoke(app, ["ablate", "x"])
+    assert result.exit_code == 1
+    assert result.stderr == "error: fastcaps ablate works in one process, 2 were started: leave torchrun out\n"
+
+
+@pytest.mark.parametrize(("rank", "words"), [(0, "No such command 'nothing'"), (1, "")])
+def test_of_wrong_use_the_first_process_speaks_and_the_others_wait_for_it(rank, words, monkeypatch, capsys):
+    waited: list[float] = []
+    monkeypatch.setattr(distributed, "launched", lambda: (rank, 2))
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr(sys, "argv", ["fastcaps", "nothing"])
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    if rank:
+        sys.stdout.close()
+    found = capsys.readouterr()
+    assert words in found.err
+    assert bool(found.err) == bool(words)
+    assert waited == [30] * rank
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch):

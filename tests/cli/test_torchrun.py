@@ -183,16 +183,8 @@ def _numbers(rows) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["train", "--data", "nothing", "--out", "x"], "error: there is no data set 'nothing'"),
-        (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "--validation 1.7: expected a part"),
-        (["ablate", "x"], "error: fastcaps ablate works in one process, 2 were started: leave torchrun out"),
-    ],
-)
-def test_what_is_wrong_is_said_once(arguments, line, tmp_path):
-    out, err = done(torchrun(2, *arguments, cwd=tmp_path), succeeds=False)
+def test_what_is_wrong_is_said_once(tmp_path):
+    out, err = done(torchrun(2, "train", "--data", "nothing", "--out", "x", cwd=tmp_path), succeeds=False)
     assert out == ""
-    assert err.count(line) == 1
+    assert err.count("error: there is no data set 'nothing'") == 1
     assert not list(tmp_path.iterdir())
