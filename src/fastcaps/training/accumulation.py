@@ -5,7 +5,6 @@ they don't, classes are divided: each rank takes all images of some classes, as 
 the finished columns travel. Either way an image is read once, by one rank, and the matrix is the same.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,6 +23,8 @@ from fastcaps.nn import CapsNet
 # Sums, their copy in the result, and the content of the file.
 _COPIES = 3
 _NUMBER = 8
+# Bytes that are never too many, and what is taken for free where a system doesn't tell.
+_LEAST, _UNKNOWN = 2**28, 4 * 2**30
 
 
 class Plan(NamedTuple):
@@ -67,28 +68,35 @@ def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: Wor
 
 
 def memory_at_hand(world: World = ALONE) -> int:
-    """Bytes that each process may take: half of what is free on its machine, the least of all ranks."""
-    return world.least(min(_free_bytes()) // (2 * world.local_size))
+    """Bytes that each process may take: half of what is free on its machine, a quarter of a gigabyte at least.
+
+    Of several ranks the least.
+    """
+    return world.least(max(_LEAST, free_bytes(Path("/")) // (2 * world.local_size)))
 
 
-def _free_bytes() -> list[int]:
-    """Of the machine, and of the group that limits the process, where the system tells."""
-    found = [2**62]
-    information = Path("/proc/meminfo")
+def free_bytes(root: Path) -> int:
+    """Memory that is free on the machine, or within the limits of the container that this process is in.
+
+    Args:
+        root: of the file system in which Linux tells.
+    """
+    found = [_UNKNOWN]
+    information = root / "proc/meminfo"
     if information.exists():
         lines = dict(line.split(":", 1) for line in information.read_text().splitlines())
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-    group = Path("/sys/fs/cgroup")
-    for limit, used in (
-        (group / "memory.max", group / "memory.current"),
-        (group / "memory" / "memory.limit_in_bytes", group / "memory" / "memory.usage_in_bytes"),
+    group = root / "sys/fs/cgroup"
+    for limit, used, cached in (
+        (group / "memory.max", group / "memory.current", "inactive_file"),
+        (group / "memory/memory.limit_in_bytes", group / "memory/memory.usage_in_bytes", "total_inactive_file"),
     ):
-        # "max" stands for no limit.
+        # "max" stands for no limit. Files that were read and can be read again take no memory.
         if limit.exists() and limit.read_text().strip().isdecimal():
-            found += [max(0, int(limit.read_text()) - int(used.read_text()))]
-    return found
+            lines = dict(line.split() for line in limit.with_name("memory.stat").read_text().splitlines())
+            free = int(limit.read_text()) - int(used.read_text()) + int(lines[cached])
+            found.append(max(0, free))
+    return min(found)
 
 
 def accumulate_split(
