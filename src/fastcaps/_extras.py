@@ -9,7 +9,6 @@ _EXTRA = {
     "matplotlib": "train",
     "tensorboard": "train",
     "onnx": "export",
-    "onnxscript": "export",
     "onnxruntime": "runtime",
 }
 

@@ -53,6 +53,14 @@ def test_an_engine_that_answers_otherwise_is_seen(monkeypatch):
         assert row["alone"] > 1e-3
 
 
+def test_lengths_that_are_no_numbers_are_refused(monkeypatch):
+    model, coefficients = trained()
+    honest = agreement._lengths
+    monkeypatch.setattr(agreement, "_lengths", lambda made, images: honest(made, images) * float("nan"))
+    with pytest.raises(ValueError, match="plain dynamic gives lengths that are no numbers"):
+        agreement.agreement(model, coefficients, batches(), [engines.some_images(CONFIG, 2)])
+
+
 def test_no_images():
     model, coefficients = trained()
     with pytest.raises(ValueError, match="there are no images to compare the engines on"):

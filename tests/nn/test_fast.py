@@ -96,3 +96,20 @@ def test_the_gradient_with_fixed_coefficients_is_that_of_fast_routing(model):
     found = torch.autograd.grad((model(images, fixed=fixed).capsules * target).sum(), parameters)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_a_folded_network_asks_for_no_gradient(model, tmp_path, monkeypatch):
+    fast = fold(model, torch.rand(model.config.lower_capsules, model.config.classes))
+    fast.save_pretrained(tmp_path)
+    pieces = []
+    monkeypatch.setattr("fastcaps.nn.base._PIECE", 2)
+    for network in (fast, FastCapsNet.from_pretrained(tmp_path)):
+        assert not any(parameter.requires_grad for parameter in network.parameters())
+        hook = network.stem.register_forward_hook(lambda layer, inputs, out: pieces.append(len(out)))
+        lengths = network(torch.rand(5, 2, 14, 12)).lengths
+        hook.remove()
+        assert not lengths.requires_grad
+    assert pieces == [2, 2, 1] * 2
+    images = torch.rand(5, 2, 14, 12, requires_grad=True)
+    fast(images).lengths.sum().backward()
+    assert images.grad is not None

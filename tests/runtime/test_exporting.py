@@ -92,6 +92,7 @@ def test_broken_weights_are_refused(fast, tmp_path):
     ("options", "message"),
     [
         ({"batch": 0}, "batch is 0, expected at least 1, or None for any"),
+        ({"max_drop": float("nan")}, "max_drop is nan, expected points of accuracy, at least 0"),
         ({"precision": "float16"}, "precision is 'float16', expected float32 or int8"),
         ({"precision": "int8", "calibration": None}, "int8 needs training images to calibrate with: give some hundred"),
         ({"precision": "int8", "calibration": []}, "there are no images to calibrate with"),
@@ -102,6 +103,8 @@ def test_errors(fast, tmp_path, options, message):
         exported(fast, tmp_path / "m.onnx", **options)
     with pytest.raises(ValueError, match="there are no images to compare the exported network with the original on"):
         export(fast, tmp_path / "m.onnx", [])
+    with pytest.raises(IsADirectoryError, match="is a folder, expected the name of a file to write"):
+        export(fast, tmp_path, [])
 
 
 def test_ranges_are_those_of_all_batches(fast):

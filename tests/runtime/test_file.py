@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from fastcaps.runtime import load
+from fastcaps.runtime import file, load, session
 from fastcaps.runtime.file import checked, sealed
 
 
@@ -119,3 +119,19 @@ def test_what_onnx_runtime_cant_run(model_file):
     resealed(model_file, lambda model: setattr(model.graph.node[0], "op_type", "Unheard"))
     with pytest.raises(ValueError, match=r"model.onnx can't be run by ONNX Runtime [0-9.]+: .*Unheard"):
         load(model_file)
+
+
+def test_a_file_that_leaves_something_out(model_file, monkeypatch):
+    monkeypatch.setattr(session, "_FIELDS", (*session._FIELDS, "weather"))
+    with pytest.raises(ValueError, match=r"model.onnx does not say its weather: make it again with fastcaps export"):
+        load(model_file)
+
+
+def test_a_field_that_others_would_read_as_another_one():
+    """Readers of protobuf keep 32 bits of a key: to them this is field 7, the graph."""
+    key, hidden = (7 << 3 | 2) + 2**32, b""
+    while key:
+        hidden += bytes([key & 127 | (128 if key > 127 else 0)])
+        key >>= 7
+    with pytest.raises(ValueError, match=r"no protobuf: field number 536870919 at 5"):
+        list(file._fields(memoryview(hidden + b"\x00")))

@@ -94,6 +94,18 @@ def test_int8_rounds_what_it_says_and_nothing_else(config, routing):
     assert kept["primary_weight_bytes"].data_type == onnx.TensorProto.INT8
 
 
+def test_a_channel_of_next_to_no_weights_keeps_its_bias(fast):
+    """In steps of such weights the bias would not fit into 32 bits."""
+    with torch.no_grad():
+        fast.primary.conv.weight[0] = 1e-12
+        fast.primary.conv.bias[0] = 0.7
+    images = some_images(fast.config, 32)
+    ranges = calibrated(fast, [images])
+    _, exact = answers(network_graph(fast.config, arrays(fast), "fast"), images)
+    _, rounded = answers(network_graph(fast.config, arrays(fast), "fast", ranges), images)
+    np.testing.assert_allclose(rounded, exact, atol=0.03)
+
+
 @pytest.mark.parametrize("routing", ["fast", "dynamic"])
 def test_black_images_give_numbers(routing):
     config = small_config(standardize=True)

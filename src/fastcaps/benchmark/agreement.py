@@ -9,15 +9,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastcaps.benchmark.engines import CHOSEN, DYNAMIC, FOLDED, LETTER, ONNX, ONNX_DYNAMIC, ONNX_INT8, Engine, engine
+from fastcaps.benchmark.engines import (
+    CHOSEN,
+    DYNAMIC,
+    FOLDED,
+    LETTER,
+    ONNX,
+    ONNX_DYNAMIC,
+    ONNX_INT8,
+    PLAIN,
+    WINOGRAD,
+    Engine,
+    engine,
+)
 from fastcaps.nn import CapsNet, CapsuleNetwork, fold
 
 # Each with the network that is its reference.
 COMPARED = {
+    PLAIN: "dynamic",
     DYNAMIC: "dynamic",
     ONNX_DYNAMIC: "dynamic",
     LETTER: "fast",
     FOLDED: "fast",
+    WINOGRAD: "fast",
     CHOSEN: "fast",
     ONNX: "fast",
     ONNX_INT8: "fast",
@@ -66,9 +80,10 @@ def agreement(
             row["correct"] += int((lengths.argmax(1) == truth).sum())
             row["reference_correct"] += int((expected.argmax(1) == truth).sum())
             row["changed"] += int((lengths.argmax(1) != expected.argmax(1)).sum())
-            # np.maximum, which keeps what is no number.
+            if not np.isfinite(lengths).all():
+                raise ValueError(f"{name} gives lengths that are no numbers")
             for key, difference in (("largest_difference", lengths - expected), ("alone", lengths[:1] - first)):
-                row[key] = float(np.maximum(row[key], np.abs(difference).max(initial=0)))
+                row[key] = max(row[key], float(np.abs(difference).max(initial=0)))
         observe(len(truth))
     if any(not row["images"] for row in found.values()):
         raise ValueError("there are no images to compare the engines on")

@@ -16,12 +16,12 @@ from fastcaps.nn import CapsNet, CapsNetConfig, fold
 from fastcaps.runtime.exporting import calibrated
 from fastcaps.runtime.graph import network_graph
 
-# In PyTorch unless the name says ONNX; "folded" alone takes Winograd's method where that pays.
+# In PyTorch unless the name says ONNX; "folded" alone takes for each batch the fastest way of convolution.
 PLAIN, DYNAMIC, LETTER = "plain dynamic", "dynamic", "fast, votes × C"
-FOLDED, CHOSEN = "folded, direct", "folded"
+FOLDED, WINOGRAD, CHOSEN = "folded, nn.Conv2d", "folded, Winograd", "folded"
 ONNX_DYNAMIC, ONNX, ONNX_INT8 = "ONNX dynamic", "ONNX folded", "ONNX folded int8"
 CNN, ONNX_CNN = "CNN baseline", "ONNX CNN baseline"
-ENGINES = (PLAIN, DYNAMIC, LETTER, FOLDED, CHOSEN, ONNX_DYNAMIC, ONNX, ONNX_INT8, CNN, ONNX_CNN)
+ENGINES = (PLAIN, DYNAMIC, LETTER, FOLDED, WINOGRAD, CHOSEN, ONNX_DYNAMIC, ONNX, ONNX_INT8, CNN, ONNX_CNN)
 LAYERS = ("stem", "PrimaryCaps", "routing")
 
 _CALIBRATION = 64
@@ -89,11 +89,12 @@ def engine(
         LETTER: PlainCapsNet(model, coefficients.to(model.routing.weight)),
         DYNAMIC: model,
         FOLDED: fast,
+        WINOGRAD: fast,
         CHOSEN: fast,
     }
     module = modules[name]
-    if name == FOLDED:
-        fast.primary.convolution = "direct"
+    if name in (FOLDED, WINOGRAD):
+        fast.primary.convolution = "direct" if name == FOLDED else "winograd"
 
     def run(images: Tensor) -> object:
         return module(images / 255)

@@ -10,16 +10,18 @@ from fastcaps.nn import CapsNet, CapsNetConfig
 from fastcaps.nn.layers import standardized
 
 
-def plain_routing(votes: Tensor, iterations: int = 3) -> Tensor:
-    """Votes ``(b i j e)`` to capsules ``(b j e)`` by Max-Min routing: einsum, and autograd through the loop."""
+def plain_routing(
+    votes: Tensor, iterations: int = 3, normalization: str = "max_min", lower: float = 0.0, upper: float = 1.0
+) -> Tensor:
+    """Votes ``(b i j e)`` to capsules ``(b j e)`` by dynamic routing: einsum, and autograd through the loop."""
     b, i, j, _ = votes.shape
     logits = votes.new_zeros(b, i, j)
-    coefficients = votes.new_ones(b, i, j)
+    coefficients = votes.new_full((b, i, j), 1.0 if normalization == "max_min" else 1 / j)
     for iteration in range(iterations):
         capsules = squash(torch.einsum("bij,bije->bje", coefficients, votes))
         if iteration < iterations - 1:
             logits = logits + torch.einsum("bije,bje->bij", votes, capsules)
-            coefficients = max_min(logits)
+            coefficients = max_min(logits, lower, upper) if normalization == "max_min" else logits.softmax(-1)
     return capsules
 
 
@@ -57,12 +59,13 @@ class _PlainPrimary(nn.Module):
 class _PlainRouting(nn.Module):
     def __init__(self, model: CapsNet, coefficients: Tensor | None) -> None:
         super().__init__()
-        self.weight, self.coefficients, self.iterations = model.routing.weight, coefficients, model.config.iterations
+        self.weight, self.coefficients, self.config = model.routing.weight, coefficients, model.config
 
     def forward(self, lower: Tensor) -> Tensor:
         votes = prediction_vectors(lower, self.weight)  # (b, i, j, e)
         if self.coefficients is None:
-            return plain_routing(votes, self.iterations)
+            config = self.config
+            return plain_routing(votes, config.iterations, config.normalization, config.lower, config.upper)
         return fast_routing(votes, self.coefficients)
 
 

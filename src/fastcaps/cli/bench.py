@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Json, Threads, chosen, command, counted, print_json, print_table, set_up
+from fastcaps.cli._common import (
+    DataDir,
+    Json,
+    Threads,
+    chosen,
+    command,
+    counted,
+    print_json,
+    print_table,
+    set_up,
+    this_command,
+)
 
 if TYPE_CHECKING:
     from fastcaps.training import Run
@@ -52,6 +63,7 @@ def bench(
     from fastcaps.benchmark.inference import bench as measure
     from fastcaps.benchmark.measure import can_measure_memory
     from fastcaps.nn.config import CapsNetConfig
+    from fastcaps.nn.pretrained import weights_hash
     from fastcaps.training import Run
 
     if quick and model is not None:
@@ -59,6 +71,8 @@ def bench(
     if compare is not None and model is None:
         raise typer.BadParameter("--compare needs a trained network: give a run, or a name such as mnist")
     run = None if model is None else Run.open(model)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # what can't be written to shall be known before the measuring
     set_up("cpu", threads)
     answers = None if run is None or compare is None else _compared(run, compare, data_dir)
     settings = Settings.quick() if quick else Settings()
@@ -67,14 +81,15 @@ def bench(
     changes = chosen(batches=tuple(batch) if batch else None, repetitions=repetitions)
     settings = dataclasses.replace(settings, memory=memory and can_measure_memory(), **changes)
     with counted("measuring", settings.turns) as observe:
-        found = {**measure(settings, observe), "answers": answers}
-    if out is not None:
-        write_atomically({out / "bench.json": json_bytes(found), out / "bench.png": figure_bytes(figure(found))})
+        found = {"command": this_command(), **measure(settings, observe), "answers": answers}
+    if run is not None:
+        found["network"] = {"run": str(model), "weights_sha256": weights_hash(run.model()), "data": run.about["data"]}
     if as_json:
         print_json(found)
-        return
-    _print(found)
+    else:
+        _print(found)
     if out is not None:
+        write_atomically({out / "bench.json": json_bytes(found), out / "bench.png": figure_bytes(figure(found))})
         typer.echo(f"all numbers: {out}/bench.json; figure: {out}/bench.png", err=True)
 
 
@@ -135,6 +150,8 @@ def _print(found: dict[str, Any]) -> None:
             for row in found["growth"]
         ],
     )
+    for point in found["skipped"]:
+        typer.echo(f"{point['axis']}: {point['size']:,} was not measured: it needs more than half of the free memory")
     if found["answers"]:
         print_table(
             f"Answers on {found['answers'][0]['images']:,} test images, against ordinary convolution in float64",

@@ -65,9 +65,13 @@ def predict(
     results: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
 
+    paths = _listed(images, failed)
+    # Not in the pool: a thread that waits for input can't be interrupted.
+    given = sys.stdin.buffer.read() if _STDIN in paths else None
+
     def read(path: Path) -> "tuple[NDArray[np.uint8], bool] | str":
         try:
-            content = sys.stdin.buffer.read() if path == _STDIN else None
+            content = given if path == _STDIN else None
             name = Path("standard input") if path == _STDIN else path
             return inverted(network_input(name, network.config, content), network.background, invert)
         except FileNotFoundError:
@@ -75,7 +79,6 @@ def predict(
         except (ValueError, OSError) as error:
             return str(error)
 
-    paths = _listed(images, failed)
     with counted("classifying", len(paths)) as observe, no_bombs(), ThreadPoolExecutor() as pool:
         for start in range(0, len(paths), _PIECE):
             piece = paths[start : start + _PIECE]

@@ -89,7 +89,8 @@ class CapsuleNetwork(nn.Module, ABC):
 
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
         """The batch whole where its gradient is wanted, in pieces otherwise."""
-        whole = torch.is_grad_enabled() or len(images) <= _PIECE
+        wanted = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
+        whole = (torch.is_grad_enabled() and wanted) or len(images) <= _PIECE
         return (images,) if whole else torch.split(images, _PIECE)
 
     def _checked(self, images: Tensor) -> Tensor:

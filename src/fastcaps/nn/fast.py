@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 
 @final
 class FastCapsNet(CapsuleNetwork):
-    """Stem ▸ PrimaryCaps ▸ one matrix product ▸ squash (paper, Fast Routing Procedure); made by `fold`."""
+    """Stem ▸ PrimaryCaps ▸ one matrix product ▸ squash (paper, Fast Routing Procedure); made by `fold`.
+
+    Its weights don't ask for gradients, so that it is fast without ``torch.no_grad()``, too.
+    """
 
     kind: ClassVar[str] = "FastCapsNet"
 
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__(config)
         self.routing = FoldedCaps(config)
+        self.requires_grad_(False)
 
     @classmethod
     def _from_run(cls, folder: Path) -> "FastCapsNet":
@@ -77,7 +81,7 @@ def fold(model: CapsNet, master: "MasterCoefficients | Tensor", *, any_weights: 
     folded = fold_weights(weight.detach().double(), values.to(weight.device, torch.float64))
     fast.routing.weight = torch.nn.Parameter(folded.to(weight.dtype))
     fast.provenance = {**model.provenance, **provenance}
-    return fast.eval()
+    return fast.requires_grad_(False).eval()
 
 
 def _short(model_hash: str | None) -> str:

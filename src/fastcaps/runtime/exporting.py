@@ -66,6 +66,11 @@ def export(
 
     if batch is not None and batch < 1:
         raise ValueError(f"batch is {batch}, expected at least 1, or None for any")
+    if not max_drop >= 0:
+        raise ValueError(f"max_drop is {max_drop}, expected points of accuracy, at least 0")
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path} is a folder, expected the name of a file to write")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)  # what can't be written shall be known before the comparison
     if precision not in ("float32", "int8"):
         raise ValueError(f"precision is {precision!r}, expected float32 or int8")
     weights = {k: v.detach().float().cpu().numpy() for k, v in network.state_dict().items()}

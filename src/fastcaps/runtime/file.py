@@ -92,8 +92,9 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     while place < len(message):
         key, place = _varint(message, place)
         kind = key & 7
-        if key >> 3 == 0:
-            raise ValueError(f"no protobuf: a field without number at {place}")
+        # Readers of protobuf look at 32 bits of it: with more, a field could seem another one to them than here.
+        if not 8 <= key < 2**32:
+            raise ValueError(f"no protobuf: field number {key >> 3} at {place}")
         if kind == 0:
             value, place = _varint(message, place)
             yield key >> 3, value

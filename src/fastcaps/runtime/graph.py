@@ -23,6 +23,8 @@ Weights = Mapping[str, NDArray[np.float32]]
 _OPSET, _IR_VERSION = 18, 9
 # A protobuf message, and so a file without others beside it, can't be larger.
 _LARGEST = 2**31 - 1
+# Of an activation, that fit into the 32 bits of a bias with room for the sum.
+_MOST_STEPS = 2**30
 
 
 def network_graph(
@@ -97,10 +99,9 @@ class Graph:
         """Bytes as numbers."""
         return self.add("DequantizeLinear", [tensor, *self._scale(scale, name)], name)
 
-    def quantised_weight(self, weight: NDArray[np.float32], axis: int, name: str, largest: int, per: Any = 1.0) -> str:
-        """A weight kept as bytes, with a scale for each index of an axis, divided by the steps of the result."""
-        steps, scales = quantised_weight(weight, axis, largest)
-        inputs = [self.constant(f"{name}_bytes", steps, np.int8), self.constant(f"{name}_scale", scales / per)]
+    def weight(self, steps: NDArray[np.int8], scales: NDArray[np.float32], axis: int, name: str) -> str:
+        """A weight kept as bytes, with a scale for each index of an axis."""
+        inputs = [self.constant(f"{name}_bytes", steps, np.int8), self.constant(f"{name}_scale", scales)]
         inputs.append(self.constant(f"{name}_zero", np.zeros(len(scales)), np.int8))
         return self.add("DequantizeLinear", inputs, name, axis=axis)
 
@@ -115,8 +116,11 @@ class Graph:
     ) -> str:
         """A convolution of bytes with the given scale to bytes that count each channel's steps, from 128."""
         weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
-        kernel = self.quantised_weight(weight, 0, f"{layer}_weight", LARGEST_WEIGHT, channel_steps)
-        steps = quantised_weight(weight, 0, LARGEST_WEIGHT)[1] * scale.scale
+        # The bias is counted in the same steps, and of a channel of next to no weights these would be too many.
+        least = np.abs(bias) / (_MOST_STEPS * scale.scale)
+        rounded, scales = quantised_weight(weight, 0, LARGEST_WEIGHT, least)
+        kernel = self.weight(rounded, scales / channel_steps, 0, f"{layer}_weight")
+        steps = scales * scale.scale
         added = [
             self.constant(f"{layer}_bias_steps", np.rint(bias / steps), np.int32),
             self.constant(f"{layer}_bias_scale", steps / channel_steps),
@@ -192,7 +196,7 @@ def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, r
         folded = graph.constant("folded_weight", weight)
     else:
         flat = graph.dequantised(graph.quantised(flat, CAPSULES, "capsules_input"), CAPSULES, "capsules_input")
-        folded = graph.quantised_weight(weight, 1, "folded_weight", LARGEST_FOLDED)
+        folded = graph.weight(*quantised_weight(weight, 1, LARGEST_FOLDED), 1, "folded_weight")
     sums = graph.add("MatMul", [flat, folded], "routing")  # (b, j·e)
     return graph.squash(graph.reshape(sums, (0, config.classes, config.class_dimension), "sums"), "capsules")
 

@@ -52,12 +52,12 @@ class Ranges(NamedTuple):
 
 
 def quantised_weight(
-    weight: NDArray[np.float32], axis: int, largest: int
+    weight: NDArray[np.float32], axis: int, largest: int, least: NDArray[np.floating] | float = 0.0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """A weight as bytes of its own shape, up to the largest, and a scale for each index of an axis."""
+    """A weight as bytes of its own shape, up to the largest, and a scale, least or more, for each index of an axis."""
     others = tuple(k for k in range(weight.ndim) if k != axis % weight.ndim)
     reach = np.abs(weight).max(axis=others)
-    scale = np.where(reach > 0, reach / largest, 1).astype(np.float32)
+    scale = np.maximum(np.where(reach > 0, reach / largest, 1), least).astype(np.float32)
     shape = [1] * weight.ndim
     shape[axis] = -1
     steps = np.rint(weight / scale.reshape(shape))

@@ -37,6 +37,8 @@ def load(path: str | Path, threads: int | None = None) -> "Predictor":
         content = Path(path).read_bytes()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist: make it with fastcaps export") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{path} is a folder, expected a file that fastcaps export made") from None
     return Predictor(content, path, threads)
 
 
@@ -70,7 +72,10 @@ class Predictor:
             # What ONNX Runtime raises has no common class.
             raise ValueError(f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {error}") from error
         about = json.loads(self._session.get_modelmeta().custom_metadata_map.get(file.ABOUT, "{}"))
-        if about.get("format") != FORMAT or not set(_FIELDS) <= set(about):
+        missing = [name for name in _FIELDS if name not in about]
+        if about.get("format") == FORMAT and missing:
+            raise ValueError(f"{path} does not say its {', '.join(missing)}: make it again with fastcaps export")
+        if about.get("format") != FORMAT:
             raise ValueError(
                 f"{path} has format {about.get('format')}, this version of fastcaps reads {FORMAT}: "
                 "export it with this version, or use the one that wrote it"
@@ -121,6 +126,22 @@ class Predictor:
         return images
 
 
-def _processors() -> int:
-    """Processors that this process may use, which in a container are often fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _processors(root: Path = Path("/")) -> int:
+    """Processors that this process may use, which in a container are often fewer than the machine has.
+
+    Args:
+        root: of the file system in which Linux tells a container's share of their time.
+    """
+    found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    group = root / "sys/fs/cgroup"
+    shares = [
+        (group / "cpu.max").read_text().split() if (group / "cpu.max").is_file() else [],
+        [
+            (group / "cpu" / name).read_text().strip()
+            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            if (group / "cpu" / name).is_file()
+        ],
+    ]
+    # "max" and −1 stand for no limit.
+    found += [max(1, -(-int(share[0]) // int(share[1]))) for share in shares if share and share[0].isdecimal()]
+    return min(found)
