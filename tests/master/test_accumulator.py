@@ -254,7 +254,7 @@ def test_errors(model):
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 @pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
 def test_parts_by_class_give_the_same_matrix(normalization, method, monkeypatch, tmp_path):
-    monkeypatch.setattr("fastcaps.master.accumulator._PIECE", 3 * 4 * 5)  # three images at a time
+    monkeypatch.setattr("fastcaps.master.accumulator._NORMALIZED", 3 * 5)  # three rows at a time
     coefficients, labels = torch.rand(30, 4, 5, dtype=torch.float64), torch.arange(30) % 5
     whole = MasterAccumulator(4, 5, normalization).update(coefficients, labels).compute(method=method)
     kept = []

@@ -1,8 +1,8 @@
 """Sums of many classes: divided by class they give the same matrix in less memory."""
 
-import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,9 +133,9 @@ def coefficients(label: int) -> torch.Tensor:
 def accumulate_many() -> None:
     """In this process, whose peak memory is then the answer; prints it in bytes."""
     counts = np.array([1 + (label % 10 == 0) for label in range(CLASSES)])
-    planned = plan(counts, LOWER, GB)
+    planned = plan(counts, LOWER, GB // 32)
     assert planned.parts is not None
-    assert len(planned.parts) == 10
+    assert len(planned.parts) == 334  # of three classes each
 
     def parts():
         for part in planned.parts or ():
@@ -152,11 +152,13 @@ def accumulate_many() -> None:
     for label in (0, 1, 499, 500, 999):
         expected = normalize(coefficients(label).double().mean(0))[:, label]
         torch.testing.assert_close(master.values[:, label], expected, rtol=0, atol=1e-12)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    # Not what getrusage says, which counts the process that started this one.
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    print(int(lines["VmHWM"].split()[0]) * 1024)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="others count peak memory in another unit")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system doesn't tell a process its peak")
 def test_a_thousand_classes_in_two_gigabytes():
     program = f"from {__name__} import accumulate_many; accumulate_many()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -26,8 +26,8 @@ from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
 
-# Coefficients brought to float64 at a time (64 MB), and asked of the network at a time (256 MB).
-_PIECE, _ROUTED = 2**23, 2**26
+# Coefficients that are normalised at a time (0.5 MB), and asked of the network at a time (256 MB).
+_NORMALIZED, _ROUTED = 2**16, 2**26
 # What the parts of one matrix have in common.
 _DESCRIBED = ("normalization", "lower", "upper", "iteration", "filters", "model_hash")
 
@@ -110,16 +110,15 @@ class MasterAccumulator:
                 raise ValueError(
                     f"label {label} is outside the classes {self.only.start} … {self.only.stop - 1} of this part"
                 )
-        finite = coefficients.isfinite()
-        if not finite.all():
-            number = int((~finite).flatten(1).any(1).nonzero()[0])
+        # Its smallest and largest number tell whether all are finite, without a tensor of answers.
+        if len(labels) and not torch.stack(torch.aminmax(coefficients.detach())).isfinite().all():
+            number = int((~coefficients.isfinite()).flatten(1).any(1).nonzero()[0])
             raise ValueError(
                 f"coefficients of image {number} of this batch are not finite: check the network's weights"
             )
-        size = max(1, _PIECE // (lower_capsules * classes))
-        pieces = zip(torch.split(coefficients.detach(), size), torch.split(labels, size), strict=True)
-        for values, their in pieces:
-            self.containers.index_add_(0, their - self.only.start, values.to("cpu", torch.float64))
+        # Added in float64 one by one: no copy is made of what may be large.
+        for label, values in zip(labels.tolist(), coefficients.detach().cpu(), strict=True):
+            self.containers[label - self.only.start].add_(values)
         self.counts += torch.bincount(labels, minlength=classes)
         return self
 
@@ -160,11 +159,14 @@ class MasterAccumulator:
         if method == "pooled":
             return self.containers.sum(0)  # (i, j)
         found = torch.zeros(lower_capsules, classes, dtype=torch.float64)
+        size = max(1, _NORMALIZED // classes)
         for sums, label in zip(self.containers, self.only, strict=True):
-            mean = sums / self.counts[label].clamp_min(1)  # (i, j)
-            if method == "containers":
-                mean = normalize(mean, self.normalization, self.lower, self.upper)
-            found[:, label] = mean[:, label]
+            # In pieces that stay in the cache: of each row only one number is wanted.
+            for rows, own in zip(torch.split(sums, size), torch.split(found[:, label], size), strict=True):
+                mean = rows / self.counts[label].clamp_min(1)  # (some of i, j)
+                if method == "containers":
+                    mean = normalize(mean, self.normalization, self.lower, self.upper)
+                own.copy_(mean[:, label])
         return found
 
     def _settings(self) -> str:
