@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import safetensors.torch
 import torch
 from tests.ranks import alone, in_ranks
 from tests.training.conftest import make_data, small_config
 
-from fastcaps import CapsNet
-from fastcaps.data import DataSet, Split
+from fastcaps import CapsNet, fold
+from fastcaps.analysis.capsules import output_lengths
+from fastcaps.analysis.collected import collect
+from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import World
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accumulation import accumulate_split
@@ -67,6 +70,14 @@ def everything(world: World, folder: Path) -> None:
             np.save(folder / f"{name}-{method}-{world.rank}.npy", master.values.numpy())
             assert (master.containers is None) == (name == "parts")
             assert len(words) == (name == "parts")
+    view = data.augmentation.test_view
+    mine = data.train.subset(torch.arange(IMAGES)[world.share(IMAGES)])
+    # Fewer single columns than the first rank has, and more.
+    for first in (5, 40):
+        found = collect(model, batches(mine, 16, view=view), first, world=world).to_arrays()
+        safetensors.numpy.save_file(found, folder / f"collected-{first}-{world.rank}")
+    lengths = output_lengths(model, fold(model, master), batches(mine, 16, view=view), world=world)
+    safetensors.numpy.save_file(lengths._asdict(), folder / f"lengths-{world.rank}")
     correct = count_correct(model, data.test, data.augmentation.test_view, world=world)
     (folder / f"correct-{world.rank}").write_text(str(correct))
 
@@ -128,6 +139,19 @@ def test_the_matrix_is_the_same_however_sums_are_held(ran, size, method, held):
     for rank in range(size):
         found = np.load(ran[size] / f"{held}-{method}-{rank}.npy")
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["collected-5", "collected-40", "lengths"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_passes_find_the_same(ran, size, name):
+    expected = safetensors.numpy.load_file(ran[1] / f"{name}-0")
+    for rank in range(size):
+        found = safetensors.numpy.load_file(ran[size] / f"{name}-{rank}")
+        assert set(found) == set(expected)
+        for key, array in expected.items():
+            # A coefficient on the edge of a bin may fall on either side.
+            np.testing.assert_allclose(found[key], array, rtol=0, atol=3 if key == "histogram" else 1e-5, err_msg=key)
 
 
 @pytest.mark.slow
