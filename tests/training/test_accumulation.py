@@ -73,6 +73,8 @@ def test_what_the_system_says_is_free(tmp_path):
         path.write_text(text)
 
     assert free_bytes(tmp_path) == 4 * 2**30  # nothing is known
+    write("proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:   8000000 kB\n")
+    assert free_bytes(tmp_path) == 8_000_000 * 1024
     write("proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:   5000 kB\n")
     assert free_bytes(tmp_path) == 5000 * 1024
     write("sys/fs/cgroup/memory.max", "max\n")

@@ -81,7 +81,7 @@ def free_bytes(root: Path) -> int:
     Args:
         root: of the file system in which Linux tells.
     """
-    found = [_UNKNOWN]
+    found = []
     information = root / "proc/meminfo"
     if information.exists():
         lines = dict(line.split(":", 1) for line in information.read_text().splitlines())
@@ -96,7 +96,7 @@ def free_bytes(root: Path) -> int:
             lines = dict(line.split() for line in limit.with_name("memory.stat").read_text().splitlines())
             free = int(limit.read_text()) - int(used.read_text()) + int(lines[cached])
             found.append(max(0, free))
-    return min(found)
+    return min(found, default=_UNKNOWN)
 
 
 def accumulate_split(
