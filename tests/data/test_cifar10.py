@@ -28,6 +28,17 @@ def test_records_are_label_red_green_blue(tmp_path, contents):
     assert data.config() == CapsNetConfig.cifar10()
 
 
+def test_the_test_images_need_one_file(tmp_path, contents):
+    tiny.write(tmp_path, SETS["cifar10"], contents)
+    whole = load("cifar10", data_dir=tmp_path)
+    for number in range(1, 6):
+        (tmp_path / "cifar10" / f"data_batch_{number}.bin").unlink()
+    part = load("cifar10", data_dir=tmp_path, test_only=True)
+    assert (len(part.train), len(part.test)) == (0, 4)
+    assert part.fingerprint == whole.fingerprint
+    assert torch.equal(part.test.images(torch.arange(4)), whole.test.images(torch.arange(4)))
+
+
 def test_folder_and_tarball_are_the_same_set(tmp_path, contents):
     tiny.write(tmp_path / "loose", SETS["cifar10"], contents)
     names = [file.name for file in tiny.files_of(SETS["cifar10"])]

@@ -36,6 +36,24 @@ def test_a_set_is_read_in_the_order_of_its_files(tmp_path, monkeypatch):
     assert set(data.provenance["files"]) == {file.name for file in tiny.files_of(SETS["mnist"])}
 
 
+def test_the_test_images_alone_are_the_same_set(tmp_path, monkeypatch):
+    entry = tiny.write_idx_set(tmp_path)
+    monkeypatch.setitem(SETS, "mnist", entry)
+    whole = load("mnist", data_dir=tmp_path)
+    for file in tiny.files_of(entry)[:2]:
+        (tmp_path / "mnist" / file.name).unlink()
+    part = load("mnist", data_dir=tmp_path, test_only=True)
+    assert (len(part.train), len(part.test)) == (0, 20)
+    assert (part.fingerprint, part.call) == (whole.fingerprint, whole.call)
+    assert torch.equal(part.test.images(torch.arange(20)), whole.test.images(torch.arange(20)))
+
+
+def test_the_test_images_of_mnist_are_embedded():
+    data = load("mnist", test_only=True)
+    assert (len(data.train), len(data.test)) == (0, 10_000)
+    assert data.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
 def test_unpacked_files_are_the_same_set(tmp_path, monkeypatch):
     entry = tiny.write_idx_set(tmp_path)
     monkeypatch.setitem(SETS, "mnist", entry)

@@ -194,13 +194,15 @@ def set_up(device: str, threads: int | None) -> "torch.device":
     return found
 
 
-def run_and_data(run: "Run", device: "torch.device", data_dir: Path | None) -> tuple["CapsNet", "DataSet"]:
-    """A run's network and its data; refused when the processes of a job find others."""
+def run_and_data(
+    run: "Run", device: "torch.device", data_dir: Path | None, *, test_only: bool = False
+) -> tuple["CapsNet", "DataSet"]:
+    """A run's network and its data, or only the test part of these; refused when the processes of a job find others."""
     from fastcaps.nn.pretrained import weights_hash
 
     world = distributed.current()
     model = run.model().to(device)
-    data = world.after_first(lambda: run.data(data_dir))
+    data = world.after_first(lambda: run.data(data_dir, test_only=test_only))
     if not world.alone:
         world.check_same(weights=weights_hash(model), images=data.fingerprint)
     return model, data

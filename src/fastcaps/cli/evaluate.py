@@ -105,15 +105,14 @@ def evaluated(
 
     world = current()
     coefficients = run.master(master)
-    model, data = run_and_data(run, device, data_dir)
-    parts = {"test": data.test, "train": run.training_part(data), "validation": run.validation_part(data)}
-    images = parts[part]
+    model, data = run_and_data(run, device, data_dir, test_only=part == "test")
+    parts = {"train": run.training_part, "validation": run.validation_part}
+    images = data.test if part == "test" else parts[part](data)
     if images is None:
         raise ValueError(
             f"{run.folder} held out no images for validation: train with --validation, or take another part"
         )
-    if limit is not None:
-        images = images.subset(torch.arange(min(limit, len(images))))
+    images = images.first(limit)
     with counted("evaluating", len(images)) as observe:
         shown = batches(share(images), batch_size, view=data.augmentation.test_view)
         result = evaluate(model, coefficients, shown, observe, world)

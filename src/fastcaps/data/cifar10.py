@@ -9,8 +9,8 @@ from fastcaps.data.idx import Arrays, check
 from fastcaps.data.registry import NamedSet
 
 
-def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays]:
-    """Training and test images ``(n 3 h w)`` with labels ``(n)``; the last file is the test part."""
+def load(entry: NamedSet, found: Sequence[Found]) -> list[Arrays]:
+    """Images ``(n 3 h w)`` with labels ``(n)``, one part from every file."""
     parts = []
     c, h, w = entry.image_shape
     record = 1 + c * h * w
@@ -24,8 +24,4 @@ def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays]:
         labels = records[:, 0].astype(np.int64)
         check(entry, (h, w), len(records), item.title, labels, item.title)
         parts.append((records[:, 1:].reshape(-1, c, h, w), labels))
-    *train, test = parts
-    return (
-        np.concatenate([images for images, _ in train]),
-        np.concatenate([labels for _, labels in train]),
-    ), test
+    return parts

@@ -20,6 +20,8 @@ from typing import IO, Any
 
 from fastcaps.data.registry import Archive, File, Files
 
+# What comes with the package: the test images of MNIST.
+EMBEDDED = Path(__file__).parent / "embedded"
 # Seconds without an answer after which a home counts as down.
 _TIMEOUT = 30
 _UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
@@ -120,11 +122,6 @@ def lines(found: Found) -> Iterator[bytes]:
             yield from stream
     except _UNREADABLE as error:
         raise _damaged(found.path, error) from None
-
-
-def hashes(found: Sequence[Found]) -> dict[str, str | None]:
-    """The published hash of each file, by its published name, whichever way it was packed."""
-    return {item.file.name: item.file.sha256 for item in found}
 
 
 def described(files: Files, places: Sequence[Path]) -> str:

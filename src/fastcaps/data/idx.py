@@ -50,16 +50,16 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays]:
-    """Training and test images ``(n 1 h w)`` with labels ``(n)`` from the four files of an idx set."""
+def load(entry: NamedSet, found: Sequence[Found]) -> list[Arrays]:
+    """Images ``(n 1 h w)`` with labels ``(n)``, one part from every two files."""
     contents = read(found)
     parts = []
-    for k in (0, 2):
+    for k in range(0, len(found), 2):
         images = decode(contents[k], found[k].title, 3)
         labels = decode(contents[k + 1], found[k + 1].title, 1)
         check(entry, images.shape[1:], len(images), found[k].title, labels, found[k + 1].title)
         parts.append((images[:, None], labels.astype(np.int64)))
-    return parts[0], parts[1]
+    return parts
 
 
 def check(

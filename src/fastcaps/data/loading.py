@@ -11,7 +11,7 @@ from fastcaps.data import amat, cifar10, digits, files, folder, idx, variants
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split
 from fastcaps.data.idx import Arrays
-from fastcaps.data.registry import SETS, NamedSet, named
+from fastcaps.data.registry import SETS, Files, NamedSet, named
 
 # The MNIST family moves by up to 2 pixels, CIFAR-10 is cropped. A black border would give away where a
 # background was moved to, so there the edge is repeated.
@@ -31,6 +31,7 @@ def load(
     test_fraction: float | None = None,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
+    test_only: bool = False,
 ) -> DataSet:
     """A data set by its name, or of the user's own images.
 
@@ -45,6 +46,8 @@ def load(
         test_fraction: of a folder's images, where it has no ``train`` and ``test``; 0.2 when None.
         size: height and width, or both, to which a folder's images are brought.
         channels: 1 or 3, for a folder's images.
+        test_only: leave the training part empty where the test images can be read without it. Those of MNIST come
+            with the package.
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, expected at least 0")
@@ -58,7 +61,7 @@ def load(
     _refuse(entry.name, test_fraction=test_fraction, size=size, channels=channels)
     if entry.name != "background_mnist":
         _refuse(entry.name, photographs=photographs)
-    data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs)
+    data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs, test_only=test_only)
     call: dict[str, Any] = {"name_or_folder": entry.name, "seed": seed}
     if photographs is not None:
         call["photographs"] = str(Path(photographs).expanduser().resolve())
@@ -72,9 +75,14 @@ def load_named(
     seed: int = 0,
     photographs: str | Path | None = None,
     into: Path | None = None,
+    test_only: bool = False,
 ) -> DataSet:
     """The data set of an entry; files that are not at hand are brought ``into`` a folder, the cache when None."""
-    train, test, provenance = _parts(entry, data_dir, seed, photographs, into or files.cache_dir())
+    into = into or files.cache_dir()
+    if test_only and entry.files is not None and entry.files.test:
+        train, test, provenance = _published(entry, entry.files.of_test(), [*files.roots(data_dir), files.EMBEDDED], into)
+    else:
+        train, test, provenance = _parts(entry, data_dir, seed, photographs, into)
     augmentation = _AUGMENTATIONS.get(entry.name, _SHIFTED)
     return DataSet(
         name=entry.name,
@@ -95,9 +103,7 @@ def _parts(
         return train, test, {"kind": "original", "files": hashes}
     places = files.roots(data_dir)
     if entry.made_from is None:
-        found = files.fetch(entry.files, places, into)
-        reader = cifar10 if entry.name == "cifar10" else idx
-        return *reader.load(entry, found), {"kind": "original", "files": files.hashes(found)}
+        return _published(entry, entry.files, places, into)
     at_hand = [item for item in files.locate(entry.files, places) if item is not None]
     # Photographs of one's own are for making the set.
     if photographs is None and len(at_hand) == len(entry.files.files):
@@ -120,6 +126,18 @@ def _parts(
     else:
         train, test, document = variants.on_backgrounds(entry, mnist, sources, seed, photographs)
     return train, test, {"kind": "generated", **document}
+
+
+def _published(
+    entry: NamedSet, wanted: Files, places: list[Path], into: Path
+) -> tuple[Arrays, Arrays, dict[str, Any]]:
+    """Both parts from files with published hashes; the training part is empty where its files are not wanted."""
+    reader = cifar10 if entry.name == "cifar10" else idx
+    *train, test = reader.load(entry, files.fetch(wanted, places, into))
+    images = np.concatenate([np.empty((0, *entry.image_shape), np.uint8), *(part[0] for part in train)])
+    labels = np.concatenate([np.empty(0, np.int64), *(part[1] for part in train)])
+    hashes = {file.name: file.sha256 for file in entry.files.files} if entry.files else {}
+    return (images, labels), test, {"kind": "original", "files": hashes}
 
 
 def _in_memory(part: Arrays) -> Split:

@@ -3,7 +3,7 @@
 Plain data without PyTorch, so that ``fastcaps data list`` answers at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastcaps.nn.config import CapsNetConfig
 
@@ -50,11 +50,23 @@ class Archive:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a set in the order in which its reader takes them, kept in ``<data dir>/<folder>``."""
+    """The files of a set in the order in which its reader takes them, kept in ``<data dir>/<folder>``.
+
+    Attributes:
+        folder: in which they are kept.
+        files: those of the training images first.
+        archive: in which they are published, if in one.
+        test: how many of the files, at the end, are all that the test images need; 0 where that isn't known.
+    """
 
     folder: str
     files: tuple[File, ...]
     archive: Archive | None = None
+    test: int = 0
+
+    def of_test(self) -> "Files":
+        """Only those of the test images."""
+        return replace(self, files=self.files[-self.test :])
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,7 @@ def _idx_files(folder: str, homes: tuple[str, ...], *rows: tuple[str, int, str, 
             File(f"{name}.gz", packed, name, unpacked, size, tuple(f"{home}{name}.gz" for home in homes))
             for name, size, packed, unpacked in rows
         ),
+        test=2,
     )
 
 
@@ -190,6 +203,7 @@ _CIFAR10_FILES = Files(
         170_052_171,
         ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     ),
+    test=1,
 )
 
 # The home of the 2007 files publishes no hashes: they are checked for their form, and their hashes recorded.

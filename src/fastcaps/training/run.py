@@ -175,14 +175,14 @@ class Run:
             return None
         return data.validation_split(settings["validation"], settings["seed"])[1]
 
-    def data(self, data_dir: str | Path | None = None) -> "DataSet":
-        """The data set it was trained with; refused when the images are others now."""
+    def data(self, data_dir: str | Path | None = None, *, test_only: bool = False) -> "DataSet":
+        """The data set it was trained with, or only its test part; refused when the images are others now."""
         from fastcaps.data import load
 
         about = self.about["data"]
         if about["call"] is None:
             raise ValueError(f"{self.folder} was trained with images that were made by hand: give them from Python")
-        data = load(data_dir=data_dir, **about["call"])
+        data = load(data_dir=data_dir, test_only=test_only, **about["call"])
         if data.fingerprint != about["fingerprint"]:
             raise ValueError(
                 f"the images of {about['name']} are not those that {self.folder} was trained with "
