@@ -162,6 +162,57 @@ RETRAINED = {
 }
 
 
+def bench(name: str) -> str:
+    """Milliseconds an image of each engine at each batch, and how many times faster than plain that is."""
+    found = result(name)
+    batches = found["settings"]["batches"]
+    by_engine: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in found["engines"]:
+        by_engine.setdefault(row["engine"], {})[row["batch"]] = row
+    table = []
+    for engine, rows_of in by_engine.items():
+        last = rows_of[batches[-1]]
+        times = [f"{rows_of[batch]['ms_per_image']:.2f} ({rows_of[batch]['times_faster']:.1f}×)" for batch in batches]
+        shares = "" if last["shares"] is None else " / ".join(f"{100 * share:.0f}" for share in last["shares"].values())
+        memory = f"{rows_of[1]['peak_mb']:.0f} / {last['peak_mb']:.0f}"
+        table.append([engine, *times, memory, f"{last['size_mb']:.1f}", shares, f"{last['share_of_peak']:.0%}"])
+    head = ["", *(f"batch {batch}" for batch in batches), f"MB, batch 1 / {batches[-1]}", "file or weights, MB"]
+    return markdown(([*head, "layers, %", "of peak"], table))
+
+
+def growth(name: str) -> str:
+    """The routing layer alone as one size after the other grows."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in result(name)["growth"]:
+        found.setdefault((row["axis"], row["size"]), {})[row["routing"]] = row
+    table = []
+    for (axis, size), by_way in found.items():
+        cells = [f"{row['ms_per_image']:.3f} ms, {row['peak_mb']:.0f} MB" for row in by_way.values()]
+        table.append([f"{axis}: {size:,}", *cells, f"{by_way['folded']['times_faster']:.1f}×"])
+    return markdown((["", *next(iter(found.values())), "folded against plain"], table))
+
+
+def answers(name: str) -> str:
+    """How the engines' answers differ from float64's."""
+    table = [
+        [
+            row["engine"],
+            f"{row['accuracy']:.2%}",
+            f"{row['changed']} of {row['images']:,}",
+            f"{row['largest_difference']:.1e}",
+            f"{row['alone']:.1e}",
+        ]
+        for row in result(name)["answers"]
+    ]
+    return markdown((["", "accuracy", "answers changed", "lengths differ by", "alone and in a batch"], table))
+
+
+def aims(name: str) -> str:
+    """What a benchmark was to reach, and what it did."""
+    table = [[aim["what"], f"{aim['aim']:g}×", f"{aim['measured']:.1f}×"] for aim in result(name)["aims"]]
+    return markdown((["times faster than plain dynamic routing", "aim", "measured"], table))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "cifar10-ablation": lambda: ablation("cifar10-ablation"),
     "mnist-ablation": lambda: ablation("mnist-ablation"),
@@ -171,6 +222,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10-ways": lambda: trainings("cifar10-3", ways("1 epoch", "epoch")),
     "fashion-ways": lambda: trainings("fashion-3", ways("1 epoch", "epoch", **GOING_ON)),
     "digits": lambda: trainings("digits", ways("3 epochs", "2 epochs")),
+    "bench": lambda: bench("bench-mnist"),
+    "aims": lambda: aims("bench-mnist"),
+    "growth": lambda: growth("bench-mnist"),
+    "answers": lambda: answers("bench-mnist"),
     "reproduction": lambda: markdown(accuracy_table(rows(finished(ROOT / "results")))),
     "runs": lambda: markdown(runs_table(finished(ROOT / "results"), lambda name: f"[{name}](../results/{name}.json)")),
 }

@@ -33,8 +33,16 @@ def test_an_environment_without_pytorch(model_file, tmp_path):
     assert not installed & {"torch", "scikit-learn", "matplotlib", "onnx"}
 
     Image.fromarray(np.arange(110, dtype=np.uint8).reshape(11, 10)).save(tmp_path / "picture.png")
-    predict = [scripts / "fastcaps", "predict", model_file, tmp_path / "picture.png", "--json"]
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    answer = subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, env=outside)
-    assert answer.returncode == 0, answer.stderr
-    assert json.loads(answer.stdout)["images"][0]["fast"]["class"] in ("0", "1", "2")
+
+    def answer(model: str | Path, *options: str) -> subprocess.CompletedProcess[str]:
+        predict = [scripts / "fastcaps", "predict", model, tmp_path / "picture.png", "--json", *options]
+        return subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, env=outside)
+
+    for model, classes in ((model_file, 3), ("mnist", 10)):
+        given = answer(model)
+        assert given.returncode == 0, given.stderr
+        assert int(json.loads(given.stdout)["images"][0]["fast"]["class"]) < classes
+    refused = answer("mnist", "--routing", "dynamic")
+    assert refused.returncode == 1
+    assert "needs torch, not installed here" in refused.stderr

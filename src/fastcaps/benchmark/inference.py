@@ -245,8 +245,9 @@ def figure(found: dict[str, Any]) -> Figure:
         places = [n + k * width for n in range(len(rows))]
         # Points, not bars: on a logarithmic axis the length of a bar means nothing.
         panel.errorbar(values, places, xerr=spread, fmt="o", markersize=5, capsize=2, label=f"batch {batch}")
-        for value, place in zip(values, places, strict=True):
-            panel.annotate(f"{value:.2f}", (value, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        for row, place in zip(rows, places, strict=True):
+            words, right = f"{row['ms_per_image']:.2f}", max(row["ms_per_image"], row["quartiles"][1])
+            panel.annotate(words, (right, place), (6, 0), textcoords="offset points", va="center", fontsize=7)
     panel.set_yticks([n + 0.4 - width / 2 for n in range(len(ENGINES))], ENGINES)
     panel.invert_yaxis()
     panel.grid(axis="x", alpha=0.3)

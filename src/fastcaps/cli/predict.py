@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import typer
 from fastcaps._extras import require
 from fastcaps.cli._common import Json, Threads, command, counted, print_json, set_up
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.shipped import located
+from fastcaps.shipped import ONNX, located
 
 if TYPE_CHECKING:
     import numpy as np
@@ -163,6 +164,10 @@ def _print(results: list[dict[str, Any]], ways: list[str]) -> None:
 def _opened(model: Path, routing: str | None, threads: int | None) -> _Network:
     if model.is_file() or model.suffix == ".onnx":
         return _exported(model, routing, threads)
+    quantised = located(model) / ONNX
+    if find_spec("torch") is None and routing in (None, "fast") and quantised.is_file():
+        typer.echo(f"PyTorch is not installed: {model} is used as the int8 file that comes with fastcaps", err=True)
+        return _exported(quantised, routing, threads)
     require(f"fastcaps predict with {model}, no .onnx file,", "torch")
     return _trained(model, routing or "fast", threads)
 
