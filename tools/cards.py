@@ -76,7 +76,7 @@ A capsule's length is no calibrated probability. Of images from elsewhere nothin
 - `master.safetensors`: the master coefficients, and the sums they are made of
 - `run.json`: settings, data with hashes, versions, accuracies
 {_onnx(found)}
-Licence of the weights: Apache-2.0, as fastcaps. The images are not in here and have terms of their own.
+Licence of the weights: Apache-2.0, as fastcaps. The training images are not in here and have terms of their own.
 """
 
 

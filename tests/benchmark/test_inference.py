@@ -153,10 +153,12 @@ SMALL = dict.fromkeys("bidjer", 2)
 def test_memory_in_a_process_of_its_own():
     sizes = {"b": 4, "i": 1152, "d": 8, "j": 10, "e": 16, "r": 3}
     # All votes of four images are 2.9 MB.
-    assert measure.peak_memory(inference.routing, "plain dynamic", sizes, 1) > 2.5
+    assert (measure.peak_memory(inference.routing, "plain dynamic", sizes, 1) or 0) > 2.5
     # With something small first, what is made counts, too: 5.9 MB of weights.
-    assert measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) > 5
+    assert (measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) or 0) > 5
     for name in (engines.CHOSEN, engines.ONNX_INT8):
         arguments = (name, QUICK.config.to_dict(), 1, 2, QUICK.cnn_channels)
-        assert measure.peak_memory(engines.once, *arguments, small=arguments) >= 0
+        peak = measure.peak_memory(engines.once, *arguments, small=arguments)
+        assert peak is not None
+        assert peak >= 0
     assert measure.peak_memory(inference.routing, "nothing", {}, 1) is None

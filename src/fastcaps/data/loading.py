@@ -80,7 +80,9 @@ def load_named(
     """The data set of an entry; files that are not at hand are brought ``into`` a folder, the cache when None."""
     into = into or files.cache_dir()
     if test_only and entry.files is not None and entry.files.test:
-        train, test, provenance = _published(entry, entry.files.of_test(), [*files.roots(data_dir), files.EMBEDDED], into)
+        train, test, provenance = _published(
+            entry, entry.files.of_test(), [*files.roots(data_dir), files.EMBEDDED], into
+        )
     else:
         train, test, provenance = _parts(entry, data_dir, seed, photographs, into)
     augmentation = _AUGMENTATIONS.get(entry.name, _SHIFTED)
@@ -128,9 +130,7 @@ def _parts(
     return train, test, {"kind": "generated", **document}
 
 
-def _published(
-    entry: NamedSet, wanted: Files, places: list[Path], into: Path
-) -> tuple[Arrays, Arrays, dict[str, Any]]:
+def _published(entry: NamedSet, wanted: Files, places: list[Path], into: Path) -> tuple[Arrays, Arrays, dict[str, Any]]:
     """Both parts from files with published hashes; the training part is empty where its files are not wanted."""
     reader = cifar10 if entry.name == "cifar10" else idx
     *train, test = reader.load(entry, files.fetch(wanted, places, into))
