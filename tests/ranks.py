@@ -5,17 +5,15 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastcaps.distributed import World, joined
 
 
-def in_ranks(size: int, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function(world, *arguments)`` in so many processes; all must succeed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def in_ranks(size: int, function: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None) -> None:
+    """Call ``function(world, *arguments)`` in so many processes; all must succeed, or end with these exit codes."""
+    port = free_port()
     context = multiprocessing.get_context("spawn")
     processes = [
         context.Process(target=_rank, args=(rank, size, port, function, arguments), daemon=True) for rank in range(size)
@@ -24,7 +22,7 @@ def in_ranks(size: int, function: Callable[..., None], *arguments: Any) -> None:
         process.start()
     for process in processes:
         process.join(300)
-    assert [process.exitcode for process in processes] == [0] * size
+    assert [process.exitcode for process in processes] == list(codes or [0] * size)
 
 
 def _rank(rank: int, size: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -35,6 +33,14 @@ def _rank(rank: int, size: int, port: int, function: Callable[..., None], argume
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
     with joined() as world:
         function(world, *arguments)
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
 
 
 def alone(function: Callable[..., None], *arguments: Any) -> None:

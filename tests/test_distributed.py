@@ -1,6 +1,8 @@
 """Worlds of one, and of four real processes."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from tests.ranks import alone, in_ranks
 
 from fastcaps import distributed
 from fastcaps._files import write_atomically
-from fastcaps.distributed import ALONE, EndedElsewhereError, World, joined, launched
+from fastcaps.distributed import ALONE, EndedElsewhereError, JoiningError, World, joined, launched
 from fastcaps.master import MasterAccumulator
 
 SIZE = 4
@@ -144,6 +146,46 @@ def test_one_that_has_ended_is_not_missed(found):
         if rank != 1:
             assert one["ended"] == [7, "another process ended the job with exit code 7"]
             assert one["ended too"] == 7
+
+
+def one_dies(world: World, how: str, folder: Path) -> None:
+    """One process is gone from one moment to the next, and there is no launcher to tell."""
+    world.meet()
+    time.sleep(2.5)  # both have given a sign of life
+    if world.rank == 1:
+        os._exit(9)
+    distributed._TIMEOUT = 4
+    begun = time.monotonic()
+    try:
+        if how == "far apart":
+            world.meet()
+        else:
+            world.add_up_now(torch.zeros(1))
+    except RuntimeError as error:
+        words = str(error) if world.lost_another(error) else "taken for something else"
+        (folder / how).write_text(f"{time.monotonic() - begun} {words}")
+    os._exit(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("far apart", "process 1 of 2 has given no sign of life for 4 seconds"), ("in a step", "gloo")],
+)
+def test_one_that_dies_is_missed(tmp_path, how, words):
+    in_ranks(2, one_dies, how, tmp_path, codes=[0, 9])
+    seconds, said = (tmp_path / how).read_text().split(" ", 1)
+    assert float(seconds) < 60
+    assert words in said
+
+
+def test_who_is_alone_has_not_joined(monkeypatch):
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "99999")):
+        monkeypatch.setenv(name, value)
+    message = r"process 1 of 2 could not join the others at 127.0.0.1:99999 \(.*\): see whether all were started"
+    with pytest.raises(JoiningError, match=message), joined():
+        pass
+    assert distributed.current() is ALONE
 
 
 def two_sums(world: World, folder: Path) -> None:

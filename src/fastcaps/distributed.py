@@ -5,7 +5,8 @@ process, has no process group, and everything in it is as if this module did not
 
 Two kinds of waiting. Within a training step all ranks do the same at the same time, and one that doesn't answer for
 50 seconds has died. Everywhere else ranks may be minutes apart, because one reads slower or writes a file: there they
-first meet at the launcher's key-value store, patiently, and only then exchange what they have.
+first meet at the launcher's key-value store, patiently, and only then exchange what they have. A thread of each rank
+leaves signs of life there; without any for 50 seconds it has died.
 
 This module waits for torch only when there is more than one process.
 """
@@ -13,6 +14,7 @@ This module waits for torch only when there is more than one process.
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -30,8 +32,8 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 # What torch.distributed calls env://.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Seconds: for an answer within a step, and for ranks that may be far apart.
-_TIMEOUT, _PATIENCE = 50, 7200
+# Seconds: for an answer within a step or a sign of life, between these, for all to come, and for ranks far apart.
+_TIMEOUT, _BEAT, _JOINING, _PATIENCE = 50, 2, 600, 7200
 
 
 class EndedElsewhereError(Exception):
@@ -44,6 +46,14 @@ class EndedElsewhereError(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"another process ended the job with exit code {code}")
         self.code = code
+
+
+class JoiningError(OSError):
+    """This rank could not join the others."""
+
+
+class LostError(RuntimeError):
+    """Another rank gives no sign of life."""
 
 
 def launched() -> tuple[int, int]:
@@ -87,14 +97,14 @@ class World:
         """This rank's part of so many things in a row: parts follow each other by rank and differ by one at most."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
-    def meet(self) -> None:
-        """Wait until all ranks are here."""
+    def meet(self, patience: float | None = None) -> None:
+        """Wait until all ranks are here, for two hours unless told otherwise."""
         if self.alone:
             return
         self._meetings += 1
         key = f"meeting/{self._meetings}"
         self._store.add(key, 1)
-        self._wait(lambda: self._store.add(key, 0) >= self.size, "the others")
+        self._wait(lambda: self._store.add(key, 0) >= self.size, "the others", patience)
 
     def first_does(self, work: Callable[[], None]) -> None:
         """Let the first rank do something, such as writing a file, while the others wait for it."""
@@ -158,11 +168,11 @@ class World:
         self._wait(lambda: self._store.check([key]), "process 0")
         expected = json.loads(self._store.get(key))
         mine = json.loads(json.dumps(values))
-        for name, value in mine.items():
-            if value != expected[name]:
+        for name in expected | mine:
+            if mine.get(name) != expected.get(name):
                 raise ValueError(
-                    f"the processes of this job differ: {name} is {value} in process {self.rank} and "
-                    f"{expected[name]} in process 0: start all with the same command, files and versions"
+                    f"the processes of this job differ: {name} is {mine.get(name)} in process {self.rank} and "
+                    f"{expected.get(name)} in process 0: start all with the same command, files and versions"
                 )
         self.meet()
 
@@ -208,22 +218,41 @@ class World:
         from torch.distributed import DistError
 
         # Gloo raises plain RuntimeErrors, which name its source files.
-        lost = isinstance(error, DistError) or "gloo" in str(error) or "NCCL" in str(error)
+        lost = isinstance(error, DistError | LostError) or "gloo" in str(error) or "NCCL" in str(error)
         if lost:
             self._raise_if_ended()
         return lost
 
-    def _wait(self, there: Callable[[], bool], whom: str) -> None:
-        start, pause = time.monotonic(), 0.0005
+    def _wait(self, there: Callable[[], bool], whom: str, patience: float | None = None) -> None:
+        patience = _PATIENCE if patience is None else patience
+        start = looked = time.monotonic()
+        pause, seen = 0.0005, dict.fromkeys(range(self.size), (0, start))
         while not there():
             self._raise_if_ended()
-            if time.monotonic() - start > _PATIENCE:
+            now = time.monotonic()
+            if now - start > patience:
                 raise TimeoutError(
-                    f"process {self.rank} of {self.size} has waited {_PATIENCE} seconds for {whom}: "
+                    f"process {self.rank} of {self.size} has waited {patience} seconds for {whom}: "
                     "see whether they still run, and start again"
                 )
+            if now - looked > _BEAT:
+                looked = now
+                self._look_for_life(seen, now)
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+    def beat(self) -> None:
+        """Leave a sign of life."""
+        self._store.add(f"alive/{self.rank}", 1)
+
+    def _look_for_life(self, seen: dict[int, tuple[int, float]], now: float) -> None:
+        """Refuse to wait for a rank that was alive and isn't; ``seen`` has each one's signs and since when."""
+        for rank, (before, since) in seen.items():
+            signs = self._store.add(f"alive/{rank}", 0)
+            if signs != before:
+                seen[rank] = signs, now
+            elif signs and now - since > _TIMEOUT:
+                raise LostError(f"process {rank} of {self.size} has given no sign of life for {_TIMEOUT} seconds")
 
     def _raise_if_ended(self) -> None:
         with suppress(RuntimeError):
@@ -256,23 +285,52 @@ def joined() -> Iterator[World]:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_PATIENCE)))
-    local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
-    world = World(rank, size, local_rank, local_size, PrefixStore("fastcaps", store))
-    world.meet()
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        store=PrefixStore("group", store),
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=_TIMEOUT),
-    )
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_JOINING)))
+        local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
+        world = World(rank, size, local_rank, local_size, PrefixStore("fastcaps", store))
+        world.meet(_JOINING)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=PrefixStore("group", store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=_TIMEOUT),
+        )
+    except (RuntimeError, OSError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise JoiningError(
+            f"process {rank} of {size} could not join the others at {where} ({reason}): see whether all were started, "
+            "and whether that address can be reached from here"
+        ) from error
     _current = world
     try:
-        yield world
+        with _beating(world):
+            yield world
         dist.destroy_process_group()
     finally:
         _current = ALONE
+
+
+@contextmanager
+def _beating(world: World) -> Iterator[None]:
+    """Leave signs of life, in a thread, for as long as this lasts."""
+    over = threading.Event()
+
+    def beat() -> None:
+        with suppress(RuntimeError):  # the store is gone, and with it whoever would look
+            world.beat()
+            while not over.wait(_BEAT):
+                world.beat()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(1)
 
 
 _LOCAL = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}

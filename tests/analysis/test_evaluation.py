@@ -74,6 +74,8 @@ def test_fast_is_compared_with_no_routing_and_the_model_left_as_it_was(model):
     speeds = {name: variant.images_per_second for name, variant in result.variants.items()}
     assert speeds.pop("ceiling") is None
     assert all(speed is not None and speed > 0 for speed in speeds.values())
+    small = evaluate(model, master, [(images[:11], labels[:11]), (images[11:], labels[11:])])
+    assert small.variants["fast"].images_per_second is None  # a single image says nothing
     with pytest.raises(ValueError, match="label 3 is outside the classes 0 … 2"):
         evaluate(model, master, [(images[:1], torch.tensor([3]))])
 

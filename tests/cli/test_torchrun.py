@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from tests.cli.test_method import invoke
-from tests.ranks import done, torchrun
+from tests.ranks import done, free_port, torchrun
 
 from fastcaps import MasterCoefficients
 from fastcaps.data import load
@@ -137,6 +139,37 @@ def masters(run, tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_divided_by_class(run, masters, tmp_path):
+    out = tmp_path / "divided"
+    _, err = done(torchrun(2, "accumulate", run, "--out", out, "--memory", 0.00002, *FILTERS))
+    assert err.count("classes are taken") == 1
+    assert err.count("sums are not kept") == 1
+    divided, one = MasterCoefficients.load(out), MasterCoefficients.load(masters / "one")
+    torch.testing.assert_close(divided.values, one.values, rtol=0, atol=1e-5)
+    assert divided.containers is None
+
+
+@pytest.mark.slow
+def test_processes_with_other_options_are_refused(run, tmp_path):
+    """The same line typed by hand on two machines, but not quite."""
+    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fastcaps", "evaluate", str(run), "--out", str(tmp_path / "out"), *options],
+            env={**variables, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, options in enumerate(([], ["--limit", "100"]))
+    ]
+    errors = [job.communicate(timeout=120)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [1, 1]
+    assert "".join(errors).count("error: the processes of this job differ: command is [") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
 def test_accumulation_is_that_of_one_process(masters):
     one, two = (MasterCoefficients.load(masters / name) for name in ("one", "two"))
     torch.testing.assert_close(two.values, one.values, rtol=0, atol=1e-5)
@@ -146,7 +179,7 @@ def test_accumulation_is_that_of_one_process(masters):
 
 @pytest.mark.slow
 def test_evaluation_and_report_are_those_of_one_process(run, masters, tmp_path):
-    arguments = ["--master", masters / "one", "--json", "--out"]
+    arguments = ["--master", masters / "one", "--batch-size", 64, "--json", "--out"]
     one = json.loads(invoke("evaluate", run, *arguments, tmp_path / "one").stdout)
     printed, err = done(torchrun(2, "evaluate", run, *arguments, tmp_path / "two"))
     two = json.loads(printed)

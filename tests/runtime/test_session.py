@@ -86,26 +86,6 @@ def test_a_missing_runtime_says_what_to_install(model_file, monkeypatch):
         load(model_file, threads=1)
 
 
-@pytest.mark.parametrize(
-    ("files", "share"),
-    [
-        ({"cpu.max": "150000 100000\n"}, 2),
-        ({"cpu.max": "50000 100000\n"}, 1),
-        ({"cpu.max": "max 100000\n"}, 64),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
-        ({}, 64),
-    ],
-)
-def test_a_containers_share_of_the_processors(tmp_path, monkeypatch, files, share):
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)), raising=False)
-    for name, text in files.items():
-        path = tmp_path / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert session._processors(tmp_path) == share
-
-
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder, expected a file that fastcaps export made"):
         load(tmp_path)

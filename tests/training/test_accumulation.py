@@ -17,7 +17,7 @@ from fastcaps.functional import normalize
 from fastcaps.master import MasterAccumulator
 from fastcaps.master.accumulator import combined
 from fastcaps.training import accumulation
-from fastcaps.training.accumulation import accumulate_split, free_bytes, memory_at_hand, plan
+from fastcaps.training.accumulation import accumulate_split, memory_at_hand, plan
 
 GB = 10**9
 
@@ -60,36 +60,17 @@ def test_what_is_announced():
 
 def test_memory_at_hand_is_half_of_the_least_that_is_free(monkeypatch):
     assert memory_at_hand() >= 2**28
-    monkeypatch.setattr(accumulation, "free_bytes", lambda root: 2**31)
+    monkeypatch.setattr(accumulation, "free_bytes", lambda: 2**31)
     assert memory_at_hand() == 2**30
-    monkeypatch.setattr(accumulation, "free_bytes", lambda root: 7)
+    monkeypatch.setattr(accumulation, "free_bytes", lambda: 7)
     assert memory_at_hand() == 2**28  # a machine that is full now need not stay so
 
 
-def test_what_the_system_says_is_free(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    assert free_bytes(tmp_path) == 4 * 2**30  # nothing is known
-    write("proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:   8000000 kB\n")
-    assert free_bytes(tmp_path) == 8_000_000 * 1024
-    write("proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:   5000 kB\n")
-    assert free_bytes(tmp_path) == 5000 * 1024
-    write("sys/fs/cgroup/memory.max", "max\n")
-    assert free_bytes(tmp_path) == 5000 * 1024
-    write("sys/fs/cgroup/memory.max", "3000000\n")
-    write("sys/fs/cgroup/memory.current", "2900000\n")
-    write("sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 50000\n")
-    assert free_bytes(tmp_path) == 150_000
-    write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n")
-    write("sys/fs/cgroup/memory/memory.usage_in_bytes", "999000\n")
-    write("sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 20\n")
-    assert free_bytes(tmp_path) == 1020
+# One class at a time, two, all three but without a copy, and everything.
+_CLASS = 3 * small_config().lower_capsules * 8
 
 
-@pytest.mark.parametrize("memory", [1, 2 * 3 * small_config().lower_capsules * 8, None])
+@pytest.mark.parametrize("memory", [1, 2 * _CLASS, 3 * _CLASS, None])
 @pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
 def test_parts_give_the_same_matrix(memory, method):
     data = make_data(train=31)

@@ -84,9 +84,9 @@ def everything(world: World, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    folders = {size: tmp_path_factory.mktemp(f"of-{size}") for size in (1, 2, 3)}
+    folders = {size: tmp_path_factory.mktemp(f"of-{size}") for size in (1, 2, 4)}
     alone(everything, folders[1])
-    for size in (2, 3):
+    for size in (2, 4):
         in_ranks(size, everything, folders[size])
     return folders
 
@@ -97,7 +97,7 @@ def weights(folder, rank=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["exact", "margin", "fixed"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 4])
 def test_twenty_steps_end_with_the_weights_of_one_process(ran, run, size):
     """In float64, to 1e-9; on all ranks the same to the last bit."""
     expected, found = weights(ran[1] / run), weights(ran[size] / run)
@@ -111,7 +111,7 @@ def test_twenty_steps_end_with_the_weights_of_one_process(ran, run, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", ["exact", "fixed"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 4])
 def test_every_epoch_says_the_same(ran, run, size):
     expected = json.loads((ran[1] / run / "history-0.json").read_text())
     for rank in range(size):
@@ -122,7 +122,7 @@ def test_every_epoch_says_the_same(ran, run, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, 4])
 def test_every_image_is_read_once_an_epoch_by_one_rank(ran, size):
     seen = [np.load(ran[size] / "exact" / f"seen-{rank}.npy") for rank in range(size)]
     counts = np.bincount(np.concatenate(seen), minlength=IMAGES)
@@ -131,7 +131,7 @@ def test_every_image_is_read_once_an_epoch_by_one_rank(ran, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
 @pytest.mark.parametrize("held", ["whole", "parts"])
 def test_the_matrix_is_the_same_however_sums_are_held(ran, size, method, held):
@@ -143,7 +143,7 @@ def test_the_matrix_is_the_same_however_sums_are_held(ran, size, method, held):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["collected-5", "collected-40", "lengths"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 4])
 def test_passes_find_the_same(ran, size, name):
     expected = safetensors.numpy.load_file(ran[1] / f"{name}-0")
     for rank in range(size):
@@ -156,13 +156,13 @@ def test_passes_find_the_same(ran, size, name):
 
 @pytest.mark.slow
 def test_answers_are_counted_once(ran):
-    counted = {(ran[size] / f"correct-{rank}").read_text() for size in (1, 2, 3) for rank in range(size)}
+    counted = {(ran[size] / f"correct-{rank}").read_text() for size in (1, 2, 4) for rank in range(size)}
     assert len(counted) == 1
 
 
 @pytest.mark.slow
 def test_only_the_first_rank_writes(ran):
-    for size in (2, 3):
+    for size in (2, 4):
         assert json.loads((ran[size] / "exact" / "run.json").read_text())["processes"] == size
         names = sorted(path.name for path in (ran[1] / "fixed").iterdir())
         more = [f"{name}-{rank}.{end}" for rank in range(1, size) for name, end in KEPT]

@@ -15,7 +15,7 @@ from tests.training.conftest import make_data, small_config
 from fastcaps import CapsNet
 from fastcaps.data import Augmentation
 from fastcaps.training import Report, Run, Trainer, TrainSettings
-from fastcaps.training.trainer import count_correct
+from fastcaps.training.trainer import _stop_between_steps, count_correct
 
 
 def trainer(data, config, out, observe=lambda report: None, about=None, tensorboard=False, **changes):
@@ -167,6 +167,35 @@ def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
     assert (int(first[0]) - 1) * 3 + int(first[1]) == done + 1
 
 
+def test_only_a_second_ctrl_c_is_granted_at_once():
+    with _stop_between_steps() as stopped:
+        for _ in range(2):  # as a batch system sends it to all, and a launcher sends it on
+            signal.raise_signal(signal.SIGTERM)
+        assert stopped.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("validation", [0, 12])
+def test_what_is_stopped_while_it_measures_has_its_epoch(data, config, tmp_path, monkeypatch, validation):
+    whole = trainer(data, config, tmp_path / "whole", validation=validation, test_every=1)
+    whole.fit()
+    killed = trainer(data, config, tmp_path / "killed", validation=validation, test_every=1)
+
+    def measuring(split):
+        raise Killed
+
+    monkeypatch.setattr(killed, "_accuracy", measuring)
+    with pytest.raises(Killed):
+        killed.fit()
+    resumed = trainer(data, config, tmp_path / "killed", validation=validation, test_every=1)
+    resumed.fit(resume=True)
+    assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "killed/model"))
+    assert resumed.progress.step == whole.progress.step == 0
+    rows = [{**row, "seconds": 0} for row in (*whole.progress.history, *resumed.progress.history)]
+    assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
+
+
 @pytest.mark.parametrize("method", ["save", "save_pretrained", "write_about"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypatch, method, call):
@@ -280,7 +309,7 @@ def test_weights_that_break_in_the_last_step_are_no_result(data, config, tmp_pat
                 run.model.stem.conv.weight[0] = torch.nan
 
     run = trainer(data, config, tmp_path, spoil)
-    with pytest.raises(ValueError, match="the weights stem.conv.weight are not finite any more in epoch 4, step 0"):
+    with pytest.raises(ValueError, match="the weights stem.conv.weight are not finite any more in epoch 3, step 3"):
         run.fit()
     assert not (tmp_path / "model").exists()
 

@@ -122,17 +122,19 @@ def evaluate(
     found: dict[str, list[NDArray[np.int64]]] = {name: [np.empty(0, np.int64)] for name in ways}
     seconds = dict.fromkeys(ways, 0.0)
     truth: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    timed = 0
-    for number, (images, labels) in enumerate(batches):
+    timed, size = 0, 0
+    for images, labels in batches:
+        # The first batch warms up, and one that is smaller says little.
+        counts, size = len(labels) == size, size or len(labels)
         on_device = images.to(weight.device)
         label_device = checked_labels(labels.to(weight.device), len(images), model.config.classes)
         for name, way in ways.items():
             start = time.perf_counter()
             lengths = way(on_device, label_device)
             found[name].append(lengths.argmax(1).cpu().numpy())
-            if number:  # the first batch warms up
+            if counts:
                 seconds[name] += time.perf_counter() - start
-        timed += len(labels) if number else 0
+        timed += len(labels) if counts else 0
         truth.append(labels.cpu().numpy())
         observe(len(labels))
     model.train(was_training)
@@ -142,8 +144,8 @@ def evaluate(
     predictions = {name: world.concatenated(np.concatenate(parts)) for name, parts in found.items()}
     speeds = world.concatenated(np.array([[timed / seconds[name] if timed else 0.0 for name in ways]]))  # (rank, way)
     variants = {}
-    for (name, answers), speed_ in zip(predictions.items(), speeds.sum(0).tolist(), strict=True):
-        speed = speed_ if speed_ and name != "ceiling" else None
+    for (name, answers), of_ranks in zip(predictions.items(), speeds.T, strict=True):
+        speed = float(of_ranks.sum()) if of_ranks.all() and name != "ceiling" else None
         variants[name] = _variant(name, answers, labels_, model.config.classes, speed, predictions)
     return Evaluation(labels_, model.config.class_names, variants)
 

@@ -15,12 +15,15 @@ import typer
 
 from fastcaps import distributed
 from fastcaps._extras import require
+from fastcaps._machine import processors
+from fastcaps._version import __version__
 from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
 
     from fastcaps.data import DataSet, Split
+    from fastcaps.master import MasterCoefficients
     from fastcaps.nn import CapsNet
     from fastcaps.training import Report, Run
 
@@ -66,6 +69,7 @@ def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **kwargs)
             require(f"fastcaps {function.__name__} in several processes", "torch")
             with distributed.joined() as world, _one_line(world):
+                world.check_same(command=sys.argv[1:], version=__version__)
                 return function(*args, **kwargs)
 
     return wrapped
@@ -85,6 +89,10 @@ def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
         yield
     except distributed.EndedElsewhereError as error:
         raise typer.Exit(error.code) from None
+    except distributed.JoiningError as error:
+        # Each has its own to say, and nobody to ask whether it was said.
+        typer.echo(f"error: {error}", file=sys.__stderr__)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         _say("interrupted", world, 130)
         raise typer.Exit(130) from None
@@ -97,6 +105,14 @@ def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
             raise
         _say(f"error: {words}", world, 1)
         raise typer.Exit(1) from None
+    except typer.BadParameter:
+        raise
+    except Exception:
+        # A fault of ours, which must not go unseen because another than the first process has it.
+        world.end(1)
+        if distributed.launched()[0] > 0:
+            sys.stderr = sys.__stderr__
+        raise
 
 
 def _say(words: str, world: distributed.World, code: int) -> None:
@@ -180,7 +196,7 @@ def set_up(device: str, threads: int | None) -> "torch.device":
     if threads is not None:
         torch.set_num_threads(threads)
     elif not world.alone:
-        torch.set_num_threads(max(1, cores() // world.local_size))
+        torch.set_num_threads(max(1, processors() // world.local_size))
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not world.alone:
@@ -195,16 +211,25 @@ def set_up(device: str, threads: int | None) -> "torch.device":
 
 
 def run_and_data(
-    run: "Run", device: "torch.device", data_dir: Path | None, *, test_only: bool = False
+    run: "Run",
+    device: "torch.device",
+    data_dir: Path | None,
+    *,
+    master: "MasterCoefficients | None" = None,
+    test_only: bool = False,
 ) -> tuple["CapsNet", "DataSet"]:
-    """A run's network and its data, or only the test part of these; refused when the processes of a job find others."""
+    """A run's network and its data, or only the test part of these.
+
+    Refused when the processes of a job find others, or have other coefficients.
+    """
     from fastcaps.nn.pretrained import weights_hash
 
     world = distributed.current()
     model = run.model().to(device)
     data = world.after_first(lambda: run.data(data_dir, test_only=test_only))
     if not world.alone:
-        world.check_same(weights=weights_hash(model), images=data.fingerprint)
+        coefficients = None if master is None else master.values_hash
+        world.check_same(weights=weights_hash(model), images=data.fingerprint, coefficients=coefficients)
     return model, data
 
 
@@ -213,11 +238,6 @@ def share(images: "Split") -> "Split":
     import torch
 
     return images.subset(torch.arange(len(images))[distributed.current().share(len(images))])
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -124,8 +124,6 @@ def analyzed(
 
     Only the first of several processes draws, writes and returns anything.
     """
-    import hashlib
-
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis.capsules import Lengths, output_lengths
     from fastcaps.analysis.collected import cached
@@ -140,14 +138,13 @@ def analyzed(
 
     world = current()
     coefficients = run.master(master)
-    model, data = run_and_data(run, device, data_dir)
+    model, data = run_and_data(run, device, data_dir, master=coefficients)
     fast = fold(model, coefficients)
     test = _first(data.test, limit)
     view = data.augmentation.test_view
-    values_hash = hashlib.sha256(coefficients.values.numpy().tobytes()).hexdigest()
     key = {
         "weights": weights_hash(model),
-        "master": values_hash,
+        "master": coefficients.values_hash,
         "data": data.fingerprint,
         "part": "test",
         "limit": limit,
@@ -188,7 +185,7 @@ def analyzed(
             "command": this_command(),
             "limit": limit,
             "weights": key["weights"],
-            "master": values_hash,
+            "master": key["master"],
             "data_fingerprint": data.fingerprint,
         },
         **found.numbers,

@@ -35,7 +35,10 @@ def bench(
     batch: Annotated[list[int] | None, typer.Option(min=1, help="Images at a time; may be repeated.")] = None,
     compare: Annotated[
         int | None,
-        typer.Option(min=1, help="Also compare the engines' answers on the first so many test images of RUN."),
+        typer.Option(
+            min=1,
+            help="Also compare the engines' answers on so many test images of RUN; needs its training images, too.",
+        ),
     ] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine.")] = None,
     memory: Annotated[bool, typer.Option(help="Measure peaks of memory, each in a process of its own.")] = True,

@@ -105,7 +105,7 @@ def evaluated(
 
     world = current()
     coefficients = run.master(master)
-    model, data = run_and_data(run, device, data_dir, test_only=part == "test")
+    model, data = run_and_data(run, device, data_dir, master=coefficients, test_only=part == "test")
     parts = {"train": run.training_part, "validation": run.validation_part}
     images = data.test if part == "test" else parts[part](data)
     if images is None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import shlex
 import sys
 from functools import partial
@@ -178,7 +179,7 @@ def train(
             tensorboard=tensorboard,
             world=world,
         )
-        history = trainer.fit(resume=resume)
+        history = trainer.fit(resume=resume or _restarted(out))
     if as_json:
         print_json({"run": str(out), "history": history})
     else:
@@ -192,6 +193,14 @@ def train(
 
 # What the images decide.
 _FROM_DATA = {"height", "width", "channels", "classes", "class_names"}
+
+
+def _restarted(folder: Path) -> bool:
+    """Whether ``torchrun --max-restarts`` has started a job again that left a checkpoint."""
+    from fastcaps.training import Run
+
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    return restarts > 0 and Run(folder).checkpoint_file.is_file()
 
 
 def _measured(row: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ for testing. Only names, labels and hashes are kept in memory.
 """
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastcaps._machine import processors
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split, stratified
 from fastcaps.data.images import Header, decode, header, image_files, no_bombs
+from fastcaps.distributed import current
 
 # The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
 # weights grow with the square of it.
@@ -26,8 +27,8 @@ _LONGEST = 64
 _TEST_FRACTION = 0.2
 # Names of folders that divide a set; only train and test together do.
 _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
-# Pillow decodes without holding Python's lock.
-_THREADS = min(8, os.cpu_count() or 1)
+# Threads that decode, at most; Pillow does so without holding Python's lock.
+_THREADS = 8
 
 
 def load(
@@ -74,7 +75,8 @@ def load(
         fraction = _TEST_FRACTION if test_fraction is None else test_fraction
         train, test = _held_out(folder, classes, labels, fraction, seed)
 
-    with no_bombs(), ThreadPoolExecutor(_THREADS) as pool:
+    threads = max(1, min(_THREADS, processors() // current().local_size))
+    with no_bombs(), ThreadPoolExecutor(threads) as pool:
         headers = list(pool.map(header, paths))
     c = channels if channels is not None else 1 if all(item.grey for item in headers) else 3
     h, w = chosen_size or _commonest_size([headers[k] for k in train])
@@ -82,7 +84,7 @@ def load(
     names = [str(path) for path in paths]  # a million take 0.1 GB, as paths four times that
 
     def read(places: Tensor) -> Tensor:
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             pixels = list(pool.map(lambda k: decode(Path(names[k]), (h, w), c), places.tolist()))
         images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
         return torch.from_numpy(images)

@@ -185,6 +185,8 @@ def combined(
     provenance: dict[str, Any] | None = None,
     method: Method = "containers",
     world: World = ALONE,
+    *,
+    keep_sums: bool = True,
 ) -> MasterCoefficients:
     """The master coefficients of accumulators that hold some of the classes each, and together all of them.
 
@@ -193,9 +195,7 @@ def combined(
         provenance: as for `MasterAccumulator.compute`.
         method: as for `MasterAccumulator.compute`.
         world: when the parts of other ranks hold other classes; then all get the same result.
-
-    Returns:
-        The coefficients, with the sums only where one part holds all classes.
+        keep_sums: whether the result has the sums, too, where one part holds all classes.
     """
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
@@ -204,7 +204,8 @@ def combined(
         brought = part.contribution(method)
         found = (brought, part.counts.clone()) if found is None else (found[0] + brought, found[1] + part.counts)
         about = {name: getattr(part, name) for name in _DESCRIBED}
-        whole = part.containers.clone() if world.alone and len(part.only) == len(part.counts) else None
+        kept = keep_sums and world.alone and len(part.only) == len(part.counts)
+        whole = part.containers.clone() if kept else None
         del part  # before the next is made
     if found is None:
         raise ValueError("there are no parts to combine: expected at least one")

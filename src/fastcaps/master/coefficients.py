@@ -4,6 +4,7 @@ The file (safetensors) keeps the sums, not only the result, so that it can be me
 """
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,11 @@ class MasterCoefficients:
     model_hash: str | None = None
     trained_with: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def values_hash(self) -> str:
+        """SHA-256 of the matrix alone."""
+        return hashlib.sha256(self.values.numpy().tobytes()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
         """Everything but the large tensors, as JSON."""

@@ -1,7 +1,6 @@
 """Classify with an exported file: NumPy and ONNX Runtime, no PyTorch."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
+from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime import file
 
@@ -63,7 +63,7 @@ class Predictor:
             raise ValueError(f"threads is {threads}, expected at least 1")
         file.checked(content, path)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or _processors()
+        options.intra_op_num_threads = threads or processors()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         try:
@@ -124,24 +124,3 @@ class Predictor:
                 "fastcaps.runtime.pictures brings image files to it"
             )
         return images
-
-
-def _processors(root: Path = Path("/")) -> int:
-    """Processors that this process may use, which in a container are often fewer than the machine has.
-
-    Args:
-        root: of the file system in which Linux tells a container's share of their time.
-    """
-    found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    group = root / "sys/fs/cgroup"
-    shares = [
-        (group / "cpu.max").read_text().split() if (group / "cpu.max").is_file() else [],
-        [
-            (group / "cpu" / name).read_text().strip()
-            for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            if (group / "cpu" / name).is_file()
-        ],
-    ]
-    # "max" and −1 stand for no limit.
-    found += [max(1, -(-int(share[0]) // int(share[1]))) for share in shares if share and share[0].isdecimal()]
-    return min(found)

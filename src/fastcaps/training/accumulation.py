@@ -6,7 +6,6 @@ the finished columns travel. Either way an image is read once, by one rank, and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps._machine import free_bytes
 from fastcaps.data import Split, batches
 from fastcaps.distributed import ALONE, World
 from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, accumulate
@@ -23,8 +23,8 @@ from fastcaps.nn import CapsNet
 # Sums, their copy in the result, and the content of the file.
 _COPIES = 3
 _NUMBER = 8
-# Bytes that are never too many, and what is taken for free where a system doesn't tell.
-_LEAST, _UNKNOWN = 2**28, 4 * 2**30
+# Bytes that are never too many.
+_LEAST = 2**28
 
 
 class Plan(NamedTuple):
@@ -72,31 +72,7 @@ def memory_at_hand(world: World = ALONE) -> int:
 
     Of several ranks the least.
     """
-    return world.least(max(_LEAST, free_bytes(Path("/")) // (2 * world.local_size)))
-
-
-def free_bytes(root: Path) -> int:
-    """Memory that is free on the machine, or within the limits of the container that this process is in.
-
-    Args:
-        root: of the file system in which Linux tells.
-    """
-    found = []
-    information = root / "proc/meminfo"
-    if information.exists():
-        lines = dict(line.split(":", 1) for line in information.read_text().splitlines())
-        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    group = root / "sys/fs/cgroup"
-    for limit, used, cached in (
-        (group / "memory.max", group / "memory.current", "inactive_file"),
-        (group / "memory/memory.limit_in_bytes", group / "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        # "max" stands for no limit. Files that were read and can be read again take no memory.
-        if limit.exists() and limit.read_text().strip().isdecimal():
-            lines = dict(line.split() for line in limit.with_name("memory.stat").read_text().splitlines())
-            free = int(limit.read_text()) - int(used.read_text()) + int(lines[cached])
-            found.append(max(0, free))
-    return min(found, default=_UNKNOWN)
+    return world.least(max(_LEAST, free_bytes() // (2 * world.local_size)))
 
 
 def accumulate_split(
@@ -163,4 +139,4 @@ def accumulate_split(
             yield one
             del one
 
-    return combined(sums(planned.parts), provenance, method, world)
+    return combined(sums(planned.parts), provenance, method, world, keep_sums=False)

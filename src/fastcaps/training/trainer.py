@@ -10,7 +10,6 @@ Several processes share each batch (`fastcaps.distributed`). The gradient is the
 has how many, so that settings mean the same for any number of processes; only the first writes.
 """
 
-import hashlib
 import json
 import platform
 import signal
@@ -184,7 +183,7 @@ class Trainer:
         self.dynamic_epochs = settings.epochs if settings.dynamic_epochs is None else settings.dynamic_epochs
         if master is not None:
             self.dynamic_epochs = 0
-        self._given = None if master is None else _hash(master)
+        self._given = None if master is None else master.values_hash
         self.progress = Progress()
         self.observe = observe
         self._measure = measure
@@ -246,7 +245,9 @@ class Trainer:
         elif self.run.checkpoint_file.exists():
             raise ValueError(f"{self.run.folder} holds a run already: pass --resume to go on, or choose another folder")
         # All have looked before one writes.
-        self.world.check_same(**self.identity, epoch=self.progress.epoch, step=self.progress.step)
+        self.world.check_same(
+            **(self.settings.to_dict() | self.identity), epoch=self.progress.epoch, step=self.progress.step
+        )
         if not resume and self.master is not None:
             self.progress.accumulated = 0
         if self.world.first:
@@ -425,6 +426,8 @@ class Trainer:
 
     def _close_epoch(self, sums: dict[str, float]) -> None:
         progress, settings = self.progress, self.settings
+        # Measuring may take longer than whoever stops a job waits.
+        self._save()
         row: dict[str, Any] = {
             "epoch": progress.epoch + 1,
             "routing": "dynamic" if self.fixed is None else "fixed",
@@ -599,10 +602,6 @@ def count_correct(
     return int(total)
 
 
-def _hash(master: MasterCoefficients) -> str:
-    return hashlib.sha256(master.values.numpy().tobytes()).hexdigest()
-
-
 def versions() -> dict[str, str]:
     """What a result depends on, beside settings and data."""
     return {
@@ -615,14 +614,17 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def _stop_between_steps() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into a wish that is granted after the step; a second Ctrl-C is granted at once."""
+    """Turn Ctrl-C and SIGTERM into a wish that is granted after the step; a second Ctrl-C is granted at once.
+
+    Not a second SIGTERM: batch systems send it to every process, and launchers send it on.
+    """
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped
         return
 
     def wish(number: int, frame: Any) -> None:
-        if stopped.is_set():
+        if stopped.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stopped.set()
 

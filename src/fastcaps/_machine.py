@@ -1,0 +1,72 @@
+"""What this process may use of its machine, within the limits of a container or a batch system."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path("/")
+# Bytes that are taken for free where a system doesn't tell.
+_UNKNOWN = 4 * 2**30
+# A limit of memory, what of it is used, and how memory.stat calls files that were read and can be read again: in
+# version 2 of control groups, and in version 1.
+_MEMORY = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def processors(root: Path = _ROOT) -> int:
+    """Processors that this process may use, which are often fewer than the machine has.
+
+    Args:
+        root: of the file system in which Linux tells a control group's share of their time.
+    """
+    found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    for group in _groups(root, "cpu"):
+        share = _text(group / "cpu.max").split()
+        share = share or [_text(group / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+        if share[0].isdecimal():  # "max" and −1 stand for no limit
+            found.append(max(1, -(-int(share[0]) // int(share[1]))))
+    return min(found)
+
+
+def free_bytes(root: Path = _ROOT) -> int:
+    """Memory that is free on the machine, or within the limits that this process has.
+
+    Args:
+        root: of the file system in which Linux tells.
+    """
+    found = []
+    information = root / "proc/meminfo"
+    if information.exists():
+        lines = dict(line.split(":", 1) for line in information.read_text().splitlines())
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    for group in _groups(root, "memory"):
+        for limit, used, cached in _MEMORY:
+            text = _text(group / limit).strip()
+            if text.isdecimal():  # "max" stands for no limit
+                numbers = dict(line.split() for line in _text(group / "memory.stat").splitlines())
+                free = int(text) - int(_text(group / used)) + int(numbers.get(cached, 0))
+                found.append(max(0, free))
+    return min(found, default=_UNKNOWN)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the control groups that this process is in, each before the one around it."""
+    own = {"": "/", controller: "/"}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, names, path = line.split(":", 2)
+        # Version 2 has no name; what lies outside of a container's view can't be seen from within.
+        for name in set(names.split(",")) & set(own) if ".." not in path else ():
+            own[name] = path
+    for name, path in own.items():
+        outermost = root / "sys/fs/cgroup" / name
+        folder = outermost / path.strip("/")
+        while folder != outermost:
+            yield folder
+            folder = folder.parent
+        yield outermost
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""

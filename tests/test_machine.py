@@ -1,0 +1,81 @@
+"""What a process may use, as Linux tells it in files."""
+
+import pytest
+
+from fastcaps._machine import free_bytes, processors
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    return write
+
+
+def test_here():
+    assert processors() >= 1
+    assert free_bytes() > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "share"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+        ({}, 64),
+    ],
+)
+def test_a_containers_share_of_the_processors(tmp_path, monkeypatch, write, files, share):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)), raising=False)
+    for name, text in files.items():
+        write(f"sys/fs/cgroup/{name}", text)
+    assert processors(tmp_path) == share
+
+
+def test_what_is_free(tmp_path, write):
+    assert free_bytes(tmp_path) == 4 * 2**30  # nothing is known
+    write("proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:   8000000 kB\n")
+    assert free_bytes(tmp_path) == 8_000_000 * 1024
+    write("proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:   5000 kB\n")
+    assert free_bytes(tmp_path) == 5000 * 1024
+    write("sys/fs/cgroup/memory.max", "max\n")
+    assert free_bytes(tmp_path) == 5000 * 1024
+    write("sys/fs/cgroup/memory.max", "3000000\n")
+    write("sys/fs/cgroup/memory.current", "2900000\n")
+    write("sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 50000\n")
+    assert free_bytes(tmp_path) == 150_000
+    write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n")
+    write("sys/fs/cgroup/memory/memory.usage_in_bytes", "999000\n")
+    write("sys/fs/cgroup/memory/memory.stat", "inactive_file 7\ntotal_inactive_file 20\n")
+    assert free_bytes(tmp_path) == 1020
+
+
+@pytest.mark.parametrize(
+    ("listed", "own"),
+    [
+        ("0::/system.slice/job_7/step_0\n", "sys/fs/cgroup/system.slice/job_7"),
+        ("12:cpu,cpuacct:/elsewhere\n5:memory:/slurm/job_7/step_0\n", "sys/fs/cgroup/memory/slurm/job_7"),
+    ],
+)
+def test_the_limit_of_a_job_is_found_where_its_group_is(tmp_path, write, listed, own):
+    write("proc/self/cgroup", listed)
+    write("proc/meminfo", "MemAvailable:   5000 kB\n")
+    names = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes") if "memory:" in listed else ("memory.max", "memory.current")
+    )
+    for name, number in zip(names, (3000, 1000), strict=True):
+        write(f"{own}/{name}", f"{number}\n")
+    assert free_bytes(tmp_path) == 2000
+
+
+def test_a_group_that_cant_be_seen_from_within(tmp_path, write):
+    write("proc/self/cgroup", "0::/../../outside\n")
+    write("sys/fs/cgroup/memory.max", "700\n")
+    write("sys/fs/cgroup/memory.current", "100\n")
+    assert free_bytes(tmp_path) == 600
