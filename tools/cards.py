@@ -28,6 +28,10 @@ _USES = {
 }
 
 
+# How the learning rate falls, where it isn't as usual.
+_DECAYS = {"exponential": "", "cosine": "along a cosine "}
+
+
 def card(folder: Path) -> str:
     """The card as Markdown."""
     about = json.loads((folder / "run.json").read_bytes())
@@ -57,7 +61,8 @@ On the {data["test"]:,} test images, of the weights as they are stored, rounded 
 
 - {title}, {made.get(data["provenance"]["kind"], "a folder of images")}: {data["train"]:,} training images{held_out}.
 - {settings["epochs"]} epochs, batches of {settings["batch_size"]}, seed {settings["seed"]}, Adam at \
-{settings["learning_rate"]:g} falling to {settings["final_rate"]:g} of that.
+{settings["learning_rate"]:g} falling {_DECAYS[settings.get("decay", "exponential")]}to \
+{settings["final_rate"]:g} of that.
 - {about["seconds"] / 60:.0f} minutes on {about["threads"]} threads; \
 {", ".join(f"{name} {number}" for name, number in about["versions"].items())}.
 - Made by `{about["command"]}`, then rounded, then accumulated over the training images.

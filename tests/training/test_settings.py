@@ -22,6 +22,20 @@ def test_the_rate_rises_then_decays_exponentially(steps, warmup, final):
         assert rates[0] == pytest.approx(0.5 / warmup)
 
 
+@given(st.integers(2, 5000), st.integers(0, 200), st.floats(1e-3, 1))
+def test_a_cosine_falls_to_the_same_and_is_higher_in_between(steps, warmup, final):
+    cosine, exponential = (
+        TrainSettings(learning_rate=0.5, warmup=warmup, final_rate=final, decay=decay)
+        for decay in ("cosine", "exponential")
+    )
+    rates = [cosine.rate(step, steps) for step in range(steps)]
+    after = rates[min(warmup, steps // 3) :]
+    assert all(a >= b for a, b in pairwise(after))
+    assert rates[-1] == pytest.approx(0.5 * final)
+    middle = cosine.rate(steps // 2, 2 * (steps // 2) + 1) / exponential.rate(steps // 2, 2 * (steps // 2) + 1)
+    assert middle == pytest.approx((1 + final) / 2 / final**0.5)  # the arithmetic mean against the geometric
+
+
 def test_defaults_depend_on_the_data_set():
     assert TrainSettings.for_data("cifar10").epochs > TrainSettings.for_data("mnist").epochs
     assert TrainSettings.for_data("cifar10", epochs=2).epochs == 2
@@ -37,6 +51,7 @@ def test_defaults_depend_on_the_data_set():
         ({"seed": 2**63}, r"seed is 9223372036854775808, expected a whole number, at least 0, below 2\^63"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"final_rate": float("nan")}, "final_rate is nan, expected a number above 0"),
+        ({"decay": "linear"}, "decay is 'linear', expected one of exponential, cosine"),
         ({"reconstruction_weight": -1.0}, "reconstruction_weight is -1.0, expected a number, at least 0"),
         ({"positive_margin": 0.1}, "the margins are 0.1 and 0.1: expected 0 ≤ negative < positive ≤ 1"),
         ({"validation": -0.1}, "validation is -0.1, expected a fraction, a number of images, or 0"),

@@ -61,6 +61,9 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam, at its highest.")] = None,
     final_rate: Annotated[float | None, typer.Option(help="Part of it that is left at the end.")] = None,
+    decay: Annotated[
+        Literal["exponential", "cosine"] | None, typer.Option(help="How it gets there; exponential by default.")
+    ] = None,
     warmup: Annotated[int | None, typer.Option(help="Steps over which it rises, at most a third of all.")] = None,
     reconstruction_weight: Annotated[float | None, typer.Option(help="Of the decoder's squared error.")] = None,
     positive_margin: Annotated[float | None, typer.Option(help="The label's capsule should be longer.")] = None,
@@ -132,6 +135,7 @@ def train(
         seed=seed,
         learning_rate=learning_rate,
         final_rate=final_rate,
+        decay=decay,
         warmup=warmup,
         reconstruction_weight=reconstruction_weight,
         positive_margin=positive_margin,

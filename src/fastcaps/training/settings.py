@@ -1,14 +1,16 @@
 """The constants of a training run, and the defaults of each data set. Knows no PyTorch.
 
 Adam with its default moments. The learning rate rises linearly over the first steps, because the first updates of
-Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays
-exponentially, to a given part of itself at the last step.
+Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays,
+exponentially or along a cosine, to a given part of itself at the last step.
 """
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
+
+Decay = Literal["exponential", "cosine"]
 
 # Where they come from is in docs/training.md.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -28,6 +30,7 @@ class TrainSettings:
         seed: of the order and the augmentation; the command line draws the weights with it, too.
         learning_rate: of Adam, at its highest.
         final_rate: part of the learning rate that is left at the last step.
+        decay: how it gets there; a cosine stays high for longer.
         warmup: steps over which the learning rate rises, at most a third of the run.
         reconstruction_weight: of the decoder's squared error beside the margin loss.
         positive_margin: length that the label's capsule should exceed.
@@ -48,6 +51,7 @@ class TrainSettings:
     seed: int = 0
     learning_rate: float = 1e-3
     final_rate: float = 0.02
+    decay: Decay = "exponential"
     warmup: int = 100
     reconstruction_weight: float = 0.0005
     positive_margin: float = 0.9
@@ -78,6 +82,8 @@ class TrainSettings:
         for name in ("learning_rate", "final_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
+        if self.decay not in get_args(Decay):
+            raise ValueError(f"decay is {self.decay!r}, expected one of {', '.join(get_args(Decay))}")
         for name in ("reconstruction_weight", "negative_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number, at least 0")
@@ -119,7 +125,12 @@ class TrainSettings:
         """The learning rate of a step, counted from 0, of so many."""
         warmup = min(self.warmup, steps // 3)
         rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
-        return self.learning_rate * rising * math.pow(self.final_rate, step / max(steps - 1, 1))
+        done = step / max(steps - 1, 1)
+        if self.decay == "cosine":
+            left = self.final_rate + (1 - self.final_rate) * (1 + math.cos(math.pi * done)) / 2
+        else:
+            left = math.pow(self.final_rate, done)
+        return self.learning_rate * rising * left
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
