@@ -13,7 +13,7 @@ import fastcaps
 from fastcaps import distributed
 from fastcaps.cli import app, main
 from fastcaps.cli._common import command, distributed_command
-from fastcaps.distributed import EndedElsewhereError, World
+from fastcaps.distributed import EndedElsewhereError, JoiningError, LostError, World
 
 
 def run_python(code: str) -> str:
@@ -110,6 +110,7 @@ LOST = (
         (KeyboardInterrupt(), {}, 130, "interrupted\n"),
         (RuntimeError("[gloo/pair.cc:1] Connection closed by peer"), {}, 1, LOST),
         (RuntimeError("[gloo/pair.cc:1] Connection closed by peer"), {"ended": 130}, 130, ""),
+        (LostError("process 0 of 2 has given no sign of life for 50 seconds"), {}, 1, LOST),
         (EndedElsewhereError(1), {}, 1, ""),
     ],
 )
@@ -122,6 +123,7 @@ def test_another_process_than_the_first_speaks_only_for_itself(error, before, co
 
     monkeypatch.setattr(distributed, "launched", lambda: (1, 2))
     monkeypatch.setattr(distributed, "joined", joined)
+    monkeypatch.setattr(World, "check_same", lambda self, **values: None)  # there is nobody to compare with
     monkeypatch.setattr(sys, "stderr", sys.stderr)
 
     @distributed_command
@@ -137,10 +139,27 @@ def test_another_process_than_the_first_speaks_only_for_itself(error, before, co
             assert store["ended"] == code
         store.pop("ended", None)
         store.update(before)
-    error = RuntimeError("a bug")
-    with pytest.raises(RuntimeError, match="a bug"):
-        fail()
-    assert sys.stderr is sys.__stderr__  # where the traceback will be seen
+    for error in (RuntimeError("a bug"), KeyError("a bug")):
+        monkeypatch.setattr(sys, "stderr", None)
+        with pytest.raises(type(error), match="a bug"):
+            fail()
+        assert sys.stderr is sys.__stderr__  # where the traceback will be seen
+        assert store.pop("ended") == 1
+
+
+def test_every_process_says_that_it_could_not_join(monkeypatch, capfd):
+    @contextmanager
+    def joined():
+        raise JoiningError("process 1 of 2 could not join the others")
+        yield
+
+    monkeypatch.setattr(distributed, "launched", lambda: (1, 2))
+    monkeypatch.setattr(distributed, "joined", joined)
+    monkeypatch.setattr(sys, "stderr", None)  # where nobody would see it
+    with pytest.raises(typer.Exit) as end:
+        distributed_command(lambda: None)()
+    assert end.value.exit_code == 1
+    assert capfd.readouterr() == ("", "error: process 1 of 2 could not join the others\n")
 
 
 def test_a_command_for_one_process_says_so(monkeypatch):
