@@ -53,9 +53,10 @@ def alone(function: Callable[..., None], *arguments: Any) -> None:
     torch.set_num_threads(threads)
 
 
-def torchrun(size: int, *arguments: Any, **options: Any) -> subprocess.Popen[str]:
+def torchrun(size: int, *arguments: Any, restarts: int = 0, **options: Any) -> subprocess.Popen[str]:
     """Start ``fastcaps`` with these arguments in so many processes, as a user does."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size), "-m"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    launcher += ["--max-restarts", str(restarts), "-m"]
     if "--master" in arguments:
         launcher.append("--")  # torchrun takes it for one of its own, as docs/scaling.md says
     return subprocess.Popen(

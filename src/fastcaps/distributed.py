@@ -287,6 +287,8 @@ def joined() -> Iterator[World]:
 
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_JOINING)))
+        # A job that is started again must not find what the one before has left.
+        store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
         world = World(rank, size, local_rank, local_size, PrefixStore("fastcaps", store))
         world.meet(_JOINING)

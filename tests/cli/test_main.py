@@ -148,10 +148,8 @@ def test_another_process_than_the_first_speaks_only_for_itself(error, before, co
 
 
 def test_every_process_says_that_it_could_not_join(monkeypatch, capfd):
-    @contextmanager
     def joined():
         raise JoiningError("process 1 of 2 could not join the others")
-        yield
 
     monkeypatch.setattr(distributed, "launched", lambda: (1, 2))
     monkeypatch.setattr(distributed, "joined", joined)

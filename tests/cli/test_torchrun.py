@@ -111,6 +111,18 @@ def test_a_rank_that_dies_ends_the_job_and_nothing_is_lost(run, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the ranks in /proc")
+def test_a_job_that_its_launcher_starts_again_goes_on(run, tmp_path):
+    folder = tmp_path / "restarted"
+    job = torchrun(2, *TRAIN, "--out", folder, "--epochs", 2, "--test-every", 2, restarts=1)
+    wait_for_step(job, folder, 5)
+    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    done(job)
+    restarted, expected = weights(folder), weights(run)
+    assert all(torch.equal(restarted[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.slow
 def test_an_interrupt_stops_all_ranks_after_the_same_step(tmp_path):
     folder = tmp_path / "run"
     job = torchrun(2, *TRAIN, "--out", folder, "--epochs", 10000)
