@@ -157,16 +157,36 @@ def test_ties_share_their_gradient_as_in_autograd():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.fixture(params=["formed", "unformed"])
+def votes_are(request, monkeypatch):
+    """Both ways of `route_capsules`, whatever the sizes."""
+    monkeypatch.setattr(routing_module, "_UNFORMED", (0, 0) if request.param == "unformed" else (10**9, 1))
+    return request.param
+
+
+def test_votes_are_not_formed_for_many_images_of_short_capsules():
+    def way(b, d, e, device="cpu"):
+        pieces = routing_module._pieces(torch.empty(b, 5, d, device=device), torch.empty(5, d, 3, e, device=device))
+        return type(pieces).__name__
+
+    assert way(32, 4, 16) == "_Unformed"
+    assert {way(31, 4, 16), way(32, 8, 16), way(128, 4, 15), way(128, 4, 16, "meta"), way(0, 4, 16)} == {"_Formed"}
+
+
 @pytest.mark.parametrize("pieces", [1, 2, 7])
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
-def test_routing_capsules_in_pieces_equals_routing_their_votes(monkeypatch, normalization, pieces):
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_routing_capsules_in_pieces_equals_routing_their_votes(
+    monkeypatch, normalization, pieces, votes_are, iterations
+):
     b, i, d, j, e = 7, 6, 3, 4, 5
     monkeypatch.setattr(routing_module, "_PIECE_BYTES", -(-b // pieces) * i * j * e * 8)
+    monkeypatch.setattr(routing_module, "_PRODUCT_BYTES", -(-b // pieces) * i * d * 8)
     lower = torch.randn(b, i, d, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(i, d, j, e, dtype=torch.float64, requires_grad=True)
     direction = torch.randn(b, j, e, dtype=torch.float64)
-    found = F.route_capsules(lower, weight, 3, normalization)
-    expected = F.dynamic_routing(F.prediction_vectors(lower, weight), 3, normalization)
+    found = F.route_capsules(lower, weight, iterations, normalization)
+    expected = F.dynamic_routing(F.prediction_vectors(lower, weight), iterations, normalization)
     torch.testing.assert_close(found, expected)
     assert not found.coefficients.requires_grad
     for one, other in zip(
@@ -176,12 +196,12 @@ def test_routing_capsules_in_pieces_equals_routing_their_votes(monkeypatch, norm
     ):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     with torch.no_grad():
-        torch.testing.assert_close(F.route_capsules(lower, weight, 3, normalization), found)
+        torch.testing.assert_close(F.route_capsules(lower, weight, iterations, normalization), found)
     votes = np.stack([reference.prediction_vectors(u, weight.detach().numpy()) for u in lower.detach().numpy()])
     np.testing.assert_allclose(F.prediction_vectors(lower, weight).detach(), votes, atol=1e-12)
 
 
-def test_route_capsules_gradcheck_and_one_sided_gradients():
+def test_route_capsules_gradcheck_and_one_sided_gradients(votes_are):
     lower = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(4, 2, 3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda u, w: F.route_capsules(u, w).capsules, (lower, weight))
@@ -321,8 +341,9 @@ def test_errors_say_what_was_given_and_what_was_expected(call, message):
 
 
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
-def test_a_trace_in_pieces_is_every_iteration_of_routing(normalization, monkeypatch):
-    monkeypatch.setattr("fastcaps.functional.routing._PIECE_BYTES", 2 * 6 * 3 * 5 * 4)  # two images
+def test_a_trace_in_pieces_is_every_iteration_of_routing(normalization, monkeypatch, votes_are):
+    monkeypatch.setattr(routing_module, "_PIECE_BYTES", 2 * 6 * 3 * 5 * 4)  # two images
+    monkeypatch.setattr(routing_module, "_PRODUCT_BYTES", 2 * 6 * 4 * 4)
     lower, weight = torch.rand(5, 6, 4), torch.randn(6, 4, 3, 5, requires_grad=True)
     pieces = list(F.trace_capsules(lower, weight, 4, normalization))
     assert [(piece.start, piece.stop) for piece, _ in pieces] == [(0, 2), (2, 4), (4, 5)]

@@ -33,6 +33,17 @@ def same(one, other):
     return all((one[name] == other[name]).all() for name in one)
 
 
+def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
+    message = "another process is training into .*: wait until it has finished, or choose another folder"
+
+    def a_second(report):
+        with pytest.raises(ValueError, match=message):
+            trainer(data, config, tmp_path, epochs=1).fit(resume=True)
+
+    trainer(data, config, tmp_path, a_second, epochs=1).fit()
+    assert trainer(data, config, tmp_path, epochs=1).fit(resume=True) == Run.open(tmp_path).metrics()
+
+
 def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     reports: list[Report] = []
     history = trainer(data, config, tmp_path, reports.append, epochs=12, test_every=12, about={"command": "x"}).fit()
@@ -40,7 +51,7 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     assert history[-1]["test_accuracy"] > 0.9
     assert [row["epoch"] for row in history] == list(range(1, 13))
     assert "test_accuracy" not in history[0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == [
         "checkpoint.safetensors",
         "metrics.jsonl",
         "model",

@@ -85,6 +85,8 @@ def normalize(
     varies = spread != 0  # also where it is not a number: what is broken shall show
     position = (logits - least) / torch.where(varies, spread, 1)  # 0 … 1
     position = torch.where(varies, position, 1)
+    if (lower, upper) == (0, 1):
+        return position
     # Exact at both ends, which p + x·(q − p) is not.
     return torch.lerp(position.new_tensor(lower), position.new_tensor(upper), position)
 
@@ -105,14 +107,13 @@ def normalize_gradient(
     spread = greatest - least
     varies = spread != 0
     spread = torch.where(varies, spread, 1)
-    position = (logits - least) / spread
-    is_least, is_greatest = logits == least, logits == greatest
+    scale = torch.where(varies, (upper - lower) / spread, 0)
+    position = (logits - least).div_(spread)
     # ∂x_k/∂b_l = (δ_kl − δ_l,least·(1 − x_k) − δ_l,greatest·x_k) / spread
     on_greatest = (gradient * position).sum(dim, keepdim=True)
     on_least = gradient.sum(dim, keepdim=True) - on_greatest
-    result = (
-        gradient
-        - is_least * (on_least / is_least.sum(dim, keepdim=True))
-        - is_greatest * (on_greatest / is_greatest.sum(dim, keepdim=True))
-    )
-    return torch.where(varies, result * ((upper - lower) / spread), 0)
+    result = gradient * scale
+    for end, its in ((least, on_least), (greatest, on_greatest)):
+        is_end = torch.eq(logits, end, out=position)
+        result.addcmul_(is_end, its * scale / is_end.sum(dim, keepdim=True), value=-1)
+    return result

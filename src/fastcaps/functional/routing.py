@@ -5,12 +5,18 @@ Dynamic routing is differentiated in closed form. With ``s_t = Σ_i c_t ⊙ û``
 products, ``c_t ⊗ ∂s_t`` for every iteration and ``∂b_t ⊗ v_t`` for every one but the last, so one batched
 matrix product writes it; autograd through the loop would write it 2r times.
 
-Inside, votes lie in memory as ``(b j i e)``: every sum over i and every agreement is then a matrix product.
-`route_capsules` makes the votes of a few images at a time, in one reused buffer, and makes them again when it goes
-backwards: that costs less than keeping them, and memory doesn't grow with the batch.
+Inside, the classes come first and votes lie in memory as ``(j b i e)``: every sum over i and every agreement is then
+a matrix product. `route_capsules` works on a few images at a time, so that memory doesn't grow with the batch, in one
+of two ways:
+
+- `_Formed`: make their votes in one reused buffer, and make them again when going backwards, which costs less than
+  keeping them.
+- `_Unformed`: with ``û_ij = W_ij u_i`` a sum is ``Σ_i W_ij (c_ij u_i)`` and an agreement is ``u_i · (W_ijᵀ v_j)``. What
+  lies between is then as long as a lower capsule, not as a class capsule; but every pass reads the weights again. It
+  pays where lower capsules are much shorter and images are many.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +34,11 @@ from fastcaps.functional.capsules import (
 
 # Votes made at a time by `route_capsules`: few enough to stay in a processor's outer cache.
 _PIECE_BYTES = 16 * 2**20
+# What lies between two of its products where it makes no votes: little enough for the inner caches.
+_PRODUCT_BYTES = 2 * 2**20
+# Votes are not made for at least as many images, when they are at least as many times as long as lower capsules: on
+# a processor; elsewhere one product a class is too little work at a time.
+_UNFORMED = 32, 4
 
 
 class Routing(NamedTuple):
@@ -49,7 +60,7 @@ class _Settings(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One iteration, as ``(b j …)``: its logits, the coefficients they gave, their sums, the capsules."""
+    """One iteration, as ``(j b …)``: its logits, the coefficients they gave, their sums, the capsules."""
 
     logits: Tensor
     coefficients: Tensor
@@ -96,13 +107,12 @@ def dynamic_routing(
     """
     _check_votes(votes)
     settings = _checked(iterations, normalization, lower, upper)
-    ordered = votes.transpose(1, 2).contiguous()  # (b, j, i, e)
+    ordered = votes.permute(2, 0, 1, 3).contiguous()  # (j, b, i, e)
     if torch.is_grad_enabled() and votes.requires_grad:
         capsules, coefficients = _DynamicRouting.apply(ordered, settings)  # type: ignore[no-untyped-call]
-    else:
-        last = _iterate(ordered, settings)[-1]
-        capsules, coefficients = last.capsules, last.coefficients
-    return Routing(capsules, coefficients.transpose(1, 2))
+        return _routing(capsules, coefficients)
+    last = _iterate(_Votes(ordered), settings)[-1]
+    return _routing(last.capsules, last.coefficients)
 
 
 def route_capsules(
@@ -135,7 +145,7 @@ def route_capsules(
     else:
         steps = [_iterate(votes, settings)[-1] for _, votes in _pieces(lower_capsules, weight)]
         capsules, coefficients = _joined(steps, lower_capsules, weight)
-    return Routing(capsules, coefficients.transpose(1, 2))
+    return _routing(capsules, coefficients)
 
 
 def routing_trace(
@@ -155,8 +165,8 @@ def routing_trace(
     _check_votes(votes)
     settings = _checked(iterations, normalization, lower, upper)
     with torch.no_grad():
-        steps = _iterate(votes.transpose(1, 2).contiguous(), settings)
-        return torch.stack([step.coefficients.transpose(1, 2) for step in steps], dim=1)  # (b, r, i, j)
+        steps = _iterate(_Votes(votes.permute(2, 0, 1, 3).contiguous()), settings)
+        return torch.stack([step.coefficients.permute(1, 2, 0) for step in steps], dim=1)  # (b, r, i, j)
 
 
 def trace_capsules(
@@ -181,8 +191,7 @@ def trace_capsules(
 
 def _trace(lower_capsules: Tensor, weight: Tensor, settings: _Settings) -> Iterator[tuple[slice, list[Routing]]]:
     for piece, votes in _pieces(lower_capsules, weight):
-        steps = _iterate(votes, settings)
-        yield piece, [Routing(step.capsules, step.coefficients.transpose(1, 2)) for step in steps]
+        yield piece, [_routing(step.capsules, step.coefficients) for step in _iterate(votes, settings)]
 
 
 def fast_routing(votes: Tensor, coefficients: Tensor) -> Tensor:
@@ -280,68 +289,234 @@ def _checked(iterations: int, normalization: Normalization, lower: float, upper:
     return _Settings(iterations, normalization, lower, upper)
 
 
-def _iterate(votes: Tensor, settings: _Settings) -> list[_Step]:
-    """Lines 2 to 7 of the procedure, for votes ``(b j i e)``; what the last line 7 would compute is not used."""
-    b, j, i, _ = votes.shape
-    logits = votes.new_zeros(b, j, i)
-    coefficients = votes.new_full((b, j, i), settings.start(j))
-    sums = votes.sum(2) * settings.start(j)  # (b, j, e)
-    steps = [_Step(logits, coefficients, sums, squash(sums))]
+def _routing(capsules: Tensor, coefficients: Tensor) -> Routing:
+    """From ``(j b e)`` and ``(j b i)``, as they are inside, to ``(b j e)`` and ``(b i j)``."""
+    return Routing(capsules.transpose(0, 1), coefficients.permute(1, 2, 0))
+
+
+class _Votes:
+    """Given votes ``(j b i e)``: their sums, their agreement with vectors, and the gradient on them."""
+
+    def __init__(self, votes: Tensor) -> None:
+        self.shape = votes.shape[:3]
+        self._votes = votes
+        self._left: list[Tensor] = []  # (j, b, i) each
+        self._right: list[Tensor] = []  # (j, b, e) each
+
+    def even_sums(self) -> Tensor:
+        """Sum over i, each with coefficient 1: ``(j b e)``."""
+        return self._votes.sum(2)
+
+    def sums(self, coefficients: Tensor) -> Tensor:
+        """Sum over i with coefficients ``(j b i)``: ``(j b e)``."""
+        return torch.matmul(coefficients.unsqueeze(2), self._votes).squeeze(2)
+
+    def agreement(self, vectors: Tensor) -> Tensor:
+        """Scalar product of each vote with its class's vector ``(j b e)``: ``(j b i)``."""
+        return torch.matmul(vectors.unsqueeze(2), self._votes.transpose(2, 3)).squeeze(2)
+
+    def even_outer(self, right: Tensor) -> None:
+        """Add ``1 ⊗ right`` to the gradient on the votes."""
+        self._left.append(right.new_ones(self.shape))
+        self._right.append(right)
+
+    def outer_sums(self, left: Tensor, right: Tensor) -> Tensor:
+        """Add ``left ⊗ right`` to the gradient on the votes, and return ``sums(left)``."""
+        self._left.append(left)
+        self._right.append(right)
+        return self.sums(left)
+
+    def outer_agreement(self, left: Tensor, right: Tensor) -> Tensor:
+        """Add ``left ⊗ right`` to the gradient on the votes, and return ``agreement(right)``."""
+        self._left.append(left)
+        self._right.append(right)
+        return self.agreement(right)
+
+    def gradient(self, out: Tensor | None = None) -> Tensor:
+        """All that was added up, ``(j b i e)``, in one product."""
+        return torch.matmul(torch.stack(self._left, 2).transpose(2, 3), torch.stack(self._right, 2), out=out)
+
+
+class _Formed:
+    """Pieces of a batch, with their votes."""
+
+    def __init__(self, lower_capsules: Tensor, weight: Tensor) -> None:
+        self._lower, self._shape = lower_capsules, weight.shape
+        self._matrices = weight.flatten(2)  # (i, d, j·e)
+
+    def __iter__(self) -> Iterator[tuple[slice, _Votes]]:
+        """Each is good until the next is asked for."""
+        i, _, j, e = self._shape
+        by_capsule = votes = None
+        for piece in _slices(len(self._lower), _PIECE_BYTES // (i * j * e * self._lower.element_size())):
+            lower = self._lower[piece]
+            b = len(lower)
+            if by_capsule is None or votes is None or votes.shape[1] != b:
+                by_capsule, votes = lower.new_empty(i, b, j * e), lower.new_empty(j, b, i, e)
+            torch.bmm(lower.transpose(0, 1), self._matrices, out=by_capsule)
+            votes.copy_(by_capsule.view(i, b, j, e).permute(2, 1, 0, 3))
+            yield piece, _Votes(votes)
+
+    def gradients(self, walk: Callable[[slice, "_Votes | _Few"], None]) -> tuple[Tensor, Tensor]:
+        """Let ``walk`` add up each piece's gradient; return those on capsules ``(b i d)`` and weights ``(i d j e)``."""
+        i, d, j, e = self._shape
+        on_lower = self._lower.new_empty(i, len(self._lower), d)
+        on_matrices = torch.zeros_like(self._matrices)
+        gradient = on_votes = None
+        for piece, votes in self:
+            walk(piece, votes)
+            b = votes.shape[1]
+            if gradient is None or on_votes is None or gradient.shape[1] != b:
+                gradient, on_votes = on_lower.new_empty(j, b, i, e), on_lower.new_empty(i, b, j, e)
+            on_votes.copy_(votes.gradient(out=gradient).permute(2, 1, 0, 3))
+            by_capsule = on_votes.view(i, b, j * e)
+            on_lower[:, piece] = torch.bmm(by_capsule, self._matrices.transpose(1, 2))
+            on_matrices.baddbmm_(self._lower[piece].permute(1, 2, 0), by_capsule)
+        return on_lower.transpose(0, 1), on_matrices.view(self._shape)
+
+
+class _Unformed:
+    """Pieces of a batch, whose votes are never formed."""
+
+    def __init__(self, lower_capsules: Tensor, weight: Tensor) -> None:
+        i, d, j, e = self._shape = weight.shape
+        self._lower = lower_capsules.transpose(1, 2).contiguous()  # (b, d, i)
+        self._matrices = weight.permute(2, 1, 0, 3).reshape(j, d * i, e)
+
+    def __iter__(self) -> Iterator[tuple[slice, "_Few"]]:
+        for piece in _slices(len(self._lower), _PRODUCT_BYTES // self._lower[0].nbytes):
+            yield piece, _Few(self._lower[piece], self._matrices)
+
+    def gradients(self, walk: Callable[[slice, "_Votes | _Few"], None]) -> tuple[Tensor, Tensor]:
+        """As those of `_Formed`."""
+        i, d, j, e = self._shape
+        on_lower, on_matrices = torch.zeros_like(self._lower), torch.zeros_like(self._matrices)
+        for piece, few in self:
+            few.start_gradients(on_lower[piece], on_matrices)
+            walk(piece, few)
+        return on_lower.transpose(1, 2), on_matrices.view(j, d, i, e).permute(2, 1, 0, 3)
+
+
+class _Few:
+    """What `_Votes` does, from a few images' capsules ``(b d i)`` and the weights ``(j d·i e)``."""
+
+    def __init__(self, lower_capsules: Tensor, matrices: Tensor) -> None:
+        b, _, i = lower_capsules.shape
+        self.shape = torch.Size((len(matrices), b, i))
+        self._lower, self._matrices = lower_capsules, matrices
+        self._products = lower_capsules.new_empty(2, *lower_capsules.shape)
+
+    def start_gradients(self, on_lower: Tensor, on_matrices: Tensor) -> None:
+        """Where gradients are to be added up: ``(b d i)`` and ``(j d·i e)``."""
+        self._on_lower, self._on_matrices = on_lower, on_matrices
+
+    def even_sums(self) -> Tensor:
+        return torch.stack([self._lower.flatten(1) @ matrix for matrix in self._matrices])
+
+    def sums(self, coefficients: Tensor) -> Tensor:
+        return torch.stack([self._weighted(c) @ matrix for c, matrix in self._with_matrices(coefficients)])
+
+    def agreement(self, vectors: Tensor) -> Tensor:
+        result = vectors.new_empty(self.shape)
+        for one, (vector, matrix) in zip(result, self._with_matrices(vectors), strict=True):
+            self._dot(self._pulled(vector, matrix), one)
+        return result
+
+    def even_outer(self, right: Tensor) -> None:
+        flat = self._lower.flatten(1)
+        for k, (vector, matrix) in enumerate(self._with_matrices(right)):
+            self._on_lower.view_as(flat).addmm_(vector, matrix.T)
+            self._on_matrices[k].addmm_(flat.T, vector)
+
+    def outer_sums(self, left: Tensor, right: Tensor) -> Tensor:
+        return torch.stack([weighted @ matrix for weighted, _, matrix in self._outer(left, right)])
+
+    def outer_agreement(self, left: Tensor, right: Tensor) -> Tensor:
+        result = torch.empty_like(left)
+        for one, (_, pulled, _) in zip(result, self._outer(left, right), strict=True):
+            self._dot(pulled, one)
+        return result
+
+    def _outer(self, left: Tensor, right: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Add the gradients of ``left ⊗ right``; for every class the two products that they took, and its matrix."""
+        for k, matrix in enumerate(self._matrices):
+            weighted, pulled = self._weighted(left[k]), self._pulled(right[k], matrix)
+            self._on_matrices[k].addmm_(weighted.T, right[k])
+            self._on_lower.addcmul_(pulled, left[k].unsqueeze(1))
+            yield weighted, pulled, matrix
+
+    def _with_matrices(self, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(tensor, self._matrices, strict=True)
+
+    def _weighted(self, coefficients: Tensor) -> Tensor:
+        """The lower capsules times a class's coefficients ``(b i)``: ``(b d·i)``."""
+        return torch.mul(self._lower, coefficients.unsqueeze(1), out=self._products[0]).flatten(1)
+
+    def _pulled(self, vectors: Tensor, matrix: Tensor) -> Tensor:
+        """A class's vectors ``(b e)`` as lower capsules, ``Wᵀ v``: ``(b d i)``."""
+        torch.mm(vectors, matrix.T, out=self._products[1].flatten(1))
+        return self._products[1]
+
+    def _dot(self, pulled: Tensor, result: Tensor) -> None:
+        """Scalar products of the lower capsules with ``(b d i)``, into ``(b i)``."""
+        torch.mul(pulled[:, 0], self._lower[:, 0], out=result)
+        for k in range(1, self._lower.shape[1]):
+            result.addcmul_(pulled[:, k], self._lower[:, k])
+
+
+def _pieces(lower_capsules: Tensor, weight: Tensor) -> _Formed | _Unformed:
+    images, longer = _UNFORMED
+    unformed = (
+        len(lower_capsules) >= images and weight.shape[3] >= longer * weight.shape[1] and weight.device.type == "cpu"
+    )
+    return _Unformed(lower_capsules, weight) if unformed else _Formed(lower_capsules, weight)
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
+    size = max(1, size)
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
+
+
+def _iterate(votes: _Votes | _Few, settings: _Settings) -> list[_Step]:
+    """Lines 2 to 7 of the procedure; what the last line 7 would compute is not used."""
+    start = settings.start(votes.shape[0])
+    sums = votes.even_sums() * start  # (j, b, e)
+    steps = [_Step(sums.new_zeros(()).expand(votes.shape), sums.new_full(votes.shape, start), sums, squash(sums))]
     for _ in range(1, settings.iterations):
-        logits = logits + _agreement(votes, steps[-1].capsules)  # (b, j, i)
-        coefficients = normalize(logits, settings.normalization, settings.lower, settings.upper, dim=1)
-        sums = _weighted_sum(coefficients, votes)  # (b, j, e)
+        logits = votes.agreement(steps[-1].capsules)  # (j, b, i)
+        if len(steps) > 1:
+            logits += steps[-1].logits
+        coefficients = normalize(logits, settings.normalization, settings.lower, settings.upper, dim=0)
+        sums = votes.sums(coefficients)  # (j, b, e)
         steps.append(_Step(logits, coefficients, sums, squash(sums)))
     return steps
 
 
-def _agreement(votes: Tensor, vectors: Tensor) -> Tensor:
-    """Scalar product of each vote ``(b j i e)`` with its class's vector ``(b j e)``: ``(b j i)``."""
-    return torch.matmul(vectors.unsqueeze(2), votes.transpose(2, 3)).squeeze(2)
-
-
-def _weighted_sum(coefficients: Tensor, votes: Tensor) -> Tensor:
-    """Sum over i of the votes ``(b j i e)`` times their coefficients ``(b j i)``: ``(b j e)``."""
-    return torch.matmul(coefficients.unsqueeze(2), votes).squeeze(2)
-
-
-def _votes_gradient(
-    votes: Tensor,
-    steps: list[_Step],
-    settings: _Settings,
-    on_capsules: Tensor,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Walk the iterations backwards, keeping the gradient on the logits; one product at the end writes all."""
-    left: list[Tensor] = []  # (b, j, i) each
-    right: list[Tensor] = []  # (b, j, e) each
-    on_logits = torch.zeros_like(steps[0].logits)
+def _walk_back(votes: _Votes | _Few, steps: Sequence[_Step], settings: _Settings, on_capsules: Tensor) -> None:
+    """Add up the gradients, walking the iterations backwards and keeping the gradient on the logits."""
+    on_logits: Tensor | None = None
     for t in reversed(range(len(steps))):
-        if t < len(steps) - 1:
-            on_capsules = _weighted_sum(on_logits, votes)  # (b, j, e)
-            left.append(on_logits)
-            right.append(steps[t].capsules)
-        on_sums = squash_gradient(steps[t].sums, on_capsules)  # (b, j, e)
-        left.append(steps[t].coefficients)
-        right.append(on_sums)
-        if t > 0:
-            on_logits = on_logits + normalize_gradient(
-                steps[t].logits,
-                _agreement(votes, on_sums),
-                settings.normalization,
-                settings.lower,
-                settings.upper,
-                dim=1,
-            )
-    return torch.matmul(torch.stack(left, 2).transpose(2, 3), torch.stack(right, 2), out=out)  # (b, j, i, e)
+        logits, coefficients, sums, capsules = steps[t]
+        if on_logits is not None:
+            on_capsules = votes.outer_sums(on_logits, capsules)  # (j, b, e)
+        on_sums = squash_gradient(sums, on_capsules)  # (j, b, e)
+        if t == 0:
+            votes.even_outer(on_sums * settings.start(votes.shape[0]))
+            continue
+        on_coefficients = votes.outer_agreement(coefficients, on_sums)  # (j, b, i)
+        change = normalize_gradient(
+            logits, on_coefficients, settings.normalization, settings.lower, settings.upper, dim=0
+        )
+        on_logits = change if on_logits is None else change.add_(on_logits)
 
 
 class _DynamicRouting(torch.autograd.Function):
-    """Votes ``(b j i e)`` to capsules ``(b j e)`` and coefficients ``(b j i)``."""
+    """Votes ``(j b i e)`` to capsules ``(j b e)`` and coefficients ``(j b i)``."""
 
     @staticmethod
     def forward(ctx: Any, votes: Tensor, settings: _Settings) -> tuple[Tensor, Tensor]:
-        steps = _iterate(votes, settings)
+        steps = _iterate(_Votes(votes), settings)
         ctx.settings = settings
         # Everything goes through save_for_backward: an output held by ctx itself would be a reference cycle.
         ctx.save_for_backward(votes, *_flat(steps))
@@ -352,11 +527,13 @@ class _DynamicRouting(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor, None]:
         votes, *saved = ctx.saved_tensors
-        return _votes_gradient(votes, _steps(saved), ctx.settings, on_capsules), None
+        seen = _Votes(votes)
+        _walk_back(seen, _steps(saved), ctx.settings, on_capsules)
+        return seen.gradient(), None
 
 
 class _RouteCapsules(torch.autograd.Function):
-    """Lower capsules ``(b i d)`` and weights ``(i d j e)`` to capsules ``(b j e)`` and coefficients ``(b j i)``."""
+    """Lower capsules ``(b i d)`` and weights ``(i d j e)`` to capsules ``(j b e)`` and coefficients ``(j b i)``."""
 
     @staticmethod
     def forward(ctx: Any, lower_capsules: Tensor, weight: Tensor, settings: _Settings) -> tuple[Tensor, Tensor]:
@@ -371,47 +548,21 @@ class _RouteCapsules(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
         lower_capsules, weight, *saved = ctx.saved_tensors
-        i, d, j, e = weight.shape
-        b = len(lower_capsules)
-        matrices = weight.reshape(i, d, j * e)
-        on_lower = lower_capsules.new_empty(i, b, d)
-        on_weight = torch.zeros_like(matrices)
-        kept = _steps(saved)
-        gradient = on_votes = None
-        for number, (piece, votes) in enumerate(_pieces(lower_capsules, weight)):
-            if gradient is None or on_votes is None or len(votes) != len(gradient):
-                gradient, on_votes = torch.empty_like(votes), votes.new_empty(i, len(votes), j, e)
-            steps = kept[number * ctx.settings.iterations :][: ctx.settings.iterations]
-            _votes_gradient(votes, steps, ctx.settings, on_capsules[piece], out=gradient)
-            on_votes.copy_(gradient.permute(2, 0, 1, 3))
-            by_capsule = on_votes.view(i, -1, j * e)  # (i, b, j·e)
-            on_lower[:, piece] = torch.bmm(by_capsule, matrices.transpose(1, 2))
-            on_weight.baddbmm_(lower_capsules[piece].permute(1, 2, 0), by_capsule)
-        return on_lower.transpose(0, 1), on_weight.view_as(weight), None
+        kept, r = _steps(saved), ctx.settings.iterations
+        pieces = (kept[at : at + r] for at in range(0, len(kept), r))
 
+        def walk(piece: slice, votes: _Votes | _Few) -> None:
+            _walk_back(votes, next(pieces), ctx.settings, on_capsules[:, piece])
 
-def _pieces(lower_capsules: Tensor, weight: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The votes ``(b j i e)`` of a few images after another; each tensor is good until the next is asked for."""
-    i, d, j, e = weight.shape
-    matrices = weight.reshape(i, d, j * e)
-    size = max(1, _PIECE_BYTES // (i * j * e * weight.element_size()))
-    by_capsule = votes = None
-    for start in range(0, len(lower_capsules), size):
-        piece = slice(start, min(start + size, len(lower_capsules)))
-        b = piece.stop - start
-        if by_capsule is None or votes is None or len(votes) != b:
-            by_capsule, votes = weight.new_empty(i, b, j * e), weight.new_empty(b, j, i, e)
-        torch.bmm(lower_capsules[piece].transpose(0, 1), matrices, out=by_capsule)
-        votes.copy_(by_capsule.view(i, b, j, e).permute(1, 2, 0, 3))
-        yield piece, votes
+        return *_pieces(lower_capsules, weight).gradients(walk), None
 
 
 def _joined(steps: list[_Step], lower_capsules: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The capsules ``(b j e)`` and coefficients ``(b j i)`` of all pieces."""
+    """The capsules ``(j b e)`` and coefficients ``(j b i)`` of all pieces."""
     i, _, j, e = weight.shape
     if not steps:
-        return lower_capsules.new_empty(0, j, e), lower_capsules.new_empty(0, j, i)
-    return torch.cat([step.capsules for step in steps]), torch.cat([step.coefficients for step in steps])
+        return lower_capsules.new_empty(j, 0, e), lower_capsules.new_empty(j, 0, i)
+    return torch.cat([step.capsules for step in steps], 1), torch.cat([step.coefficients for step in steps], 1)
 
 
 def _flat(steps: list[_Step]) -> list[Tensor]:

@@ -5,6 +5,7 @@
 | ``run.json`` | train | settings, network, data and its provenance, versions, command, state |
 | ``metrics.jsonl`` | train | one line an epoch |
 | ``checkpoint.safetensors`` | train | the state to go on from |
+| ``.lock`` | train | held while it writes |
 | ``best/`` | train | with a validation split: the weights that did best on it |
 | ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
 | ``tensorboard/`` | train | events, when asked for |
@@ -17,6 +18,8 @@
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,6 +118,24 @@ class Run:
         """Write ``run.json``."""
         write_atomically({self.about_file: json_bytes(about)})
         self.__dict__.pop("about", None)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training into the folder; released however this one ends."""
+        from filelock import FileLock, Timeout
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"another process is training into {self.folder}: wait until it has finished, or choose another folder"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def metrics(self) -> list[dict[str, Any]]:
         """One entry an epoch."""

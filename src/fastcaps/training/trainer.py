@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
@@ -250,6 +250,12 @@ class Trainer:
         )
         if not resume and self.master is not None:
             self.progress.accumulated = 0
+        with ExitStack() as stack:
+            if self.world.first:
+                stack.enter_context(self.run.locked())
+            return self._fit(resume)
+
+    def _fit(self, resume: bool) -> list[dict[str, Any]]:
         if self.world.first:
             remove_leftovers(self.run.folder)
             if not resume and self.master is not None:
