@@ -24,7 +24,7 @@ demo: $(READY) ## the main job on real digits embedded in a dependency
 	@$(BIN)/fastcaps demo
 
 test: $(READY) ## all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 check: $(READY) ## format, lint and type-check
 	@$(BIN)/ruff format .

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.data import tiny
 
-from fastcaps.data import idx, load
+from fastcaps.data import Augmentation, idx, load
 from fastcaps.data.registry import SETS
 
 
@@ -34,6 +34,12 @@ def test_a_set_is_read_in_the_order_of_its_files(tmp_path, monkeypatch):
     assert len(data.test) == 20
     assert data.provenance["kind"] == "original"
     assert set(data.provenance["files"]) == {file.name for file in tiny.files_of(SETS["mnist"])}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("mnist", {"shift": 2}), ("fashion_mnist", {"flip": True})])
+def test_digits_are_shifted_and_clothes_mirrored(tmp_path, monkeypatch, name, expected):
+    monkeypatch.setitem(SETS, name, tiny.write_idx_set(tmp_path, name))
+    assert load(name, data_dir=tmp_path).augmentation == Augmentation(**expected)
 
 
 def test_the_test_images_alone_are_the_same_set(tmp_path, monkeypatch):

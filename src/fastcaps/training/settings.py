@@ -16,6 +16,8 @@ Decay = Literal["exponential", "cosine"]
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "mnist": {"epochs": 10},
     "cifar10": {"epochs": 20, "warmup": 300, "final_rate": 0.05},
+    "rotated_mnist": {"epochs": 20},
+    "background_mnist": {"epochs": 20},
     "digits": {"epochs": 10},
 }
 
