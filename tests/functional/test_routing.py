@@ -355,3 +355,9 @@ def test_a_trace_in_pieces_is_every_iteration_of_routing(normalization, monkeypa
         assert len(steps) == 4
     with pytest.raises(ValueError, match="iterations is 0, expected at least 1"):
         F.trace_capsules(lower, weight, 0)
+
+
+def test_more_classes_make_smaller_pieces_without_votes():
+    lower, weight = torch.rand(64, 288, 2), torch.randn(288, 2, 1000, 8)
+    sizes = [piece.stop - piece.start for piece, _ in F.trace_capsules(lower, weight, 1)]
+    assert sizes == [14] * 4 + [8]  # coefficients of 16 MB

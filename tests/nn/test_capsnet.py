@@ -1,5 +1,7 @@
 """The capsule network: what it computes, what it does not depend on, how it starts."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -141,12 +143,21 @@ def test_broken_weights_show(config):
         accumulate(model, [(images, labels)])
 
 
-def test_autocast_routes_in_full_precision(config):
+@pytest.mark.parametrize("lower_dimension", [4, 1])  # with votes, without
+def test_autocast_routes_in_full_precision(config, lower_dimension):
+    config = dataclasses.replace(config, lower_dimension=lower_dimension)
     model = CapsNet(config)
-    images = torch.rand(2, 2, 14, 12)
+    images = torch.rand(40, 2, 14, 12)
     with torch.autocast("cpu", torch.bfloat16):
+        lower = model.lower_capsules(images)
         lengths = model(images).lengths
-    torch.testing.assert_close(lengths.float(), model(images).lengths, atol=0.02, rtol=0.1)
+    expected = model.routing(lower.to(torch.float32)).capsules.norm(dim=-1)
+    torch.testing.assert_close(lengths, expected)
+    torch.testing.assert_close(lengths, model(images).lengths, atol=0.02, rtol=0.1)
+    lengths.sum().backward()
+    gradient = model.routing.weight.grad
+    assert gradient is not None
+    assert gradient.isfinite().all()
 
 
 def test_empty_batch_and_bytes(model):

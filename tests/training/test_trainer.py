@@ -35,11 +35,15 @@ def same(one, other):
 
 
 def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
-    message = f"another process is training into {tmp_path}: wait until it has finished, or choose another folder"
+    message = (
+        f"another process is training into {tmp_path}: wait until it has finished, or choose another folder "
+        f"(if none is, remove {tmp_path / '.lock'})"
+    )
 
     def a_second(report):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            trainer(data, config, tmp_path, epochs=1).fit(resume=True)
+        for resume in (True, False):
+            with pytest.raises(ValueError, match=re.escape(message)):
+                trainer(data, config, tmp_path, epochs=1).fit(resume=resume)
 
     trainer(data, config, tmp_path, a_second, epochs=1).fit()
     assert trainer(data, config, tmp_path, epochs=1).fit(resume=True) == Run.open(tmp_path).metrics()

@@ -32,7 +32,7 @@ from fastcaps.functional.capsules import (
     squash_gradient,
 )
 
-# Votes made at a time by `route_capsules`: few enough to stay in a processor's outer cache.
+# Votes, or without them coefficients, made at a time by `route_capsules`: few enough for a processor's outer cache.
 _PIECE_BYTES = 16 * 2**20
 # What lies between two of its products where it makes no votes: little enough for the inner caches.
 _PRODUCT_BYTES = 2 * 2**20
@@ -384,7 +384,10 @@ class _Unformed:
         self._matrices = weight.permute(2, 1, 0, 3).reshape(j, d * i, e)
 
     def __iter__(self) -> Iterator[tuple[slice, "_Few"]]:
-        for piece in _slices(len(self._lower), _PRODUCT_BYTES // self._lower[0].nbytes):
+        i, _, j, _ = self._shape
+        coefficients = i * j * self._lower.element_size()
+        size = min(_PRODUCT_BYTES // self._lower[0].nbytes, _PIECE_BYTES // coefficients)
+        for piece in _slices(len(self._lower), size):
             yield piece, _Few(self._lower[piece], self._matrices)
 
     def gradients(self, walk: Callable[[slice, "_Votes | _Few"], None]) -> tuple[Tensor, Tensor]:

@@ -123,14 +123,16 @@ class ClassCaps(nn.Module):
 
     def forward(self, lower_capsules: Tensor, iterations: int | None = None) -> Routing:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` and coefficients ``(b i j)``."""
-        return route_capsules(
-            lower_capsules.to(self.weight.dtype),  # autocast may have made them half as precise
-            self.weight,
-            self.iterations if iterations is None else iterations,
-            self.normalization,
-            self.lower,
-            self.upper,
-        )
+        # Routing is in the precision of the weights, whatever autocast made of the lower capsules.
+        with torch.autocast(self.weight.device.type, enabled=False):
+            return route_capsules(
+                lower_capsules.to(self.weight.dtype),
+                self.weight,
+                self.iterations if iterations is None else iterations,
+                self.normalization,
+                self.lower,
+                self.upper,
+            )
 
 
 class FoldedCaps(nn.Module):

@@ -121,16 +121,21 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training into the folder; released however this one ends."""
+        """Keep other processes from training into the folder.
+
+        Released however this one ends, where the file system locks files; elsewhere a killed process leaves it.
+        """
         from filelock import FileLock, Timeout
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / ".lock")
+        file = self.folder / ".lock"
+        lock = FileLock(file)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             raise ValueError(
-                f"another process is training into {self.folder}: wait until it has finished, or choose another folder"
+                f"another process is training into {self.folder}: wait until it has finished, or choose another folder "
+                f"(if none is, remove {file})"
             ) from None
         try:
             yield

@@ -234,6 +234,18 @@ class Trainer:
         Returns:
             One entry for each epoch: loss, accuracy, validation and test accuracy where measured, learning rate, time.
         """
+        with ExitStack() as stack:
+            # A run that is there is looked at when no other process changes it; a refused start makes no folder.
+            there = self.run.checkpoint_file.exists()
+            if there and self.world.first:
+                stack.enter_context(self.run.locked())
+            self._look(resume)
+            if not there and self.world.first:
+                stack.enter_context(self.run.locked())
+            return self._fit(resume)
+
+    def _look(self, resume: bool) -> None:
+        """Take up the run that is there, or refuse it."""
         if resume:
             if self.run.about_file.is_file() and "command" in self.run.about:
                 self._about["command"] = self.run.about[
@@ -250,10 +262,6 @@ class Trainer:
         )
         if not resume and self.master is not None:
             self.progress.accumulated = 0
-        with ExitStack() as stack:
-            if self.world.first:
-                stack.enter_context(self.run.locked())
-            return self._fit(resume)
 
     def _fit(self, resume: bool) -> list[dict[str, Any]]:
         if self.world.first:
