@@ -14,7 +14,7 @@ from benchmarks.training import SHAPES, B
 
 from fastcaps import CapsNet
 from fastcaps._files import write_atomically
-from fastcaps.reproduction import accuracy_table, finished, rows, runs_table, with_tables
+from fastcaps.reproduction import accuracy_table, finished, losses_table, rows, runs_table, with_tables
 from fastcaps.reproduction.table import markdown
 
 ROOT = Path(__file__).parent.parent
@@ -227,6 +227,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "growth": lambda: growth("bench-mnist"),
     "answers": lambda: answers("bench-mnist"),
     "reproduction": lambda: markdown(accuracy_table(rows(finished(ROOT / "results")))),
+    "losses": lambda: markdown(losses_table(finished(ROOT / "results"))),
     "runs": lambda: markdown(runs_table(finished(ROOT / "results"), lambda name: f"[{name}](../results/{name}.json)")),
 }
 

@@ -30,6 +30,7 @@ from fastcaps.reproduction import (
     accuracy_table,
     all_cells,
     finished,
+    losses_table,
     network,
     report_page,
     rows,
@@ -303,8 +304,10 @@ def _report(results: Path, out: Path, readme: Path | None, as_json: bool) -> Non
     found = finished(results)
     table = rows(found)
     main = markdown(accuracy_table(table))
+    losses = losses_table(found)
+    tables = [main, markdown(runs_table(found)), *([markdown(losses)] if losses[1] else [])]
     files = {
-        out / "report.md": f"{main}\n{markdown(runs_table(found))}".encode(),
+        out / "report.md": "\n".join(tables).encode(),
         out / "report.html": report_page(found).encode(),
     }
     page = readme or Path("README.md")

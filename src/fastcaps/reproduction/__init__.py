@@ -5,7 +5,7 @@ Knows no PyTorch: a report is made wherever the JSON files of finished runs are.
 
 from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shard
 from fastcaps.reproduction.paper import PAPER, TITLES
-from fastcaps.reproduction.table import Row, accuracy_table, report_page, rows, runs_table, with_tables
+from fastcaps.reproduction.table import Row, accuracy_table, losses_table, report_page, rows, runs_table, with_tables
 
 __all__ = [
     "PAPER",
@@ -19,6 +19,7 @@ __all__ = [
     "rows",
     "accuracy_table",
     "runs_table",
+    "losses_table",
     "report_page",
     "with_tables",
 ]
