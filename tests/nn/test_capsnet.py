@@ -160,6 +160,11 @@ def test_autocast_routes_in_full_precision(config, lower_dimension):
     assert gradient.isfinite().all()
 
 
+def test_shapes_without_memory(config):
+    with torch.device("meta"):
+        assert CapsNet(config)(torch.rand(40, 2, 14, 12)).lengths.shape == (40, 3)
+
+
 def test_empty_batch_and_bytes(model):
     assert model(torch.zeros(0, 2, 14, 12)).lengths.shape == (0, 3)
     assert model.predict(torch.zeros(0, 2, 14, 12)).shape == (0,)

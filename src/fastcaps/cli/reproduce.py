@@ -304,8 +304,7 @@ def _report(results: Path, out: Path, readme: Path | None, as_json: bool) -> Non
     found = finished(results)
     table = rows(found)
     main = markdown(accuracy_table(table))
-    losses = losses_table(found)
-    tables = [main, markdown(runs_table(found)), *([markdown(losses)] if losses[1] else [])]
+    tables = [main, markdown(runs_table(found)), markdown(losses_table(found))]
     files = {
         out / "report.md": "\n".join(tables).encode(),
         out / "report.html": report_page(found).encode(),

@@ -1,6 +1,7 @@
 """The parts of a capsule network: stem, PrimaryCaps, class capsules, folded class capsules, decoder (section 2)."""
 
 import math
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Literal, cast
 
@@ -124,7 +125,9 @@ class ClassCaps(nn.Module):
     def forward(self, lower_capsules: Tensor, iterations: int | None = None) -> Routing:
         """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` and coefficients ``(b i j)``."""
         # Routing is in the precision of the weights, whatever autocast made of the lower capsules.
-        with torch.autocast(self.weight.device.type, enabled=False):
+        device = self.weight.device.type
+        known = torch.amp.is_autocast_available(device)  # not of "meta"
+        with torch.autocast(device, enabled=False) if known else nullcontext():
             return route_capsules(
                 lower_capsules.to(self.weight.dtype),
                 self.weight,

@@ -181,7 +181,7 @@ def runs_table(
 
 
 def losses_table(found: Mapping[Cell, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """What fast routing loses with each normalisation, in words, for every seed that was run with both.
+    """What fast routing loses with each normalisation, in words: every seed that was run with both.
 
     Each loss is paired; the interval of their difference takes the two as independent.
     """
@@ -191,11 +191,15 @@ def losses_table(found: Mapping[Cell, dict[str, Any]]) -> tuple[list[str], list[
     table = []
     for data in TITLES:
         paper = [PAPER[data, rule, "fast"][0] - PAPER[data, rule, "dynamic"][0] for rule in NORMALIZATIONS]
-        for seed in sorted({cell.seed for cell in found}):
-            pair = [found.get(Cell(data, rule, seed)) for rule in NORMALIZATIONS]
-            losses = [run["evaluation"]["variants"]["fast"]["against_dynamic"] for run in pair if run is not None]
-            if len(losses) < len(pair):
-                continue
+        seeds = [
+            {cell.seed for cell in found if (cell.data, cell.normalization) == (data, rule)} for rule in NORMALIZATIONS
+        ]
+        both = sorted(set.intersection(*seeds))
+        if not both:
+            table.append([TITLES[data], "", *map(_signed, paper), "not run with both", "", ""])
+        for seed in both:
+            runs = [found[Cell(data, rule, seed)] for rule in NORMALIZATIONS]
+            losses = [run["evaluation"]["variants"]["fast"]["against_dynamic"] for run in runs]
             difference = losses[1]["difference"] - losses[0]["difference"]
             middles, halves = zip(*(_middle_and_half(loss["interval"]) for loss in losses), strict=True)
             middle, half = middles[1] - middles[0], math.hypot(*halves)
@@ -235,7 +239,9 @@ def report_page(found: Mapping[Cell, dict[str, Any]]) -> str:
     done = sum(bool(row.seeds) for row in table)
     sets = "".join(_section(name, [row for row in table if row.data == name]) for name in TITLES)
     head, body = runs_table(found, lambda name: f'<span class="name">{name}</span>')
-    runs = [[line[0], *(_in_two_lines(cell) for cell in line[1:])] for line in body]
+    runs = [[line[0], *map(_in_two_lines, line[1:])] for line in body]
+    losses_head, body = losses_table(found)
+    losses = [[*map(_in_two_lines, line)] for line in body]
     made = "".join(
         f"<dt>{name}</dt><dd>{html.escape(_made(found[cell]))}</dd>"
         for name, cell in sorted((cell.name, cell) for cell in found)
@@ -252,7 +258,10 @@ in points. Uniform: the same network with all coefficients 1, without any routin
 <h2>Every run</h2>{_HINT}{html_table(head, runs)}
 <p><small>Small: 95 % intervals, Wilson's for accuracies. Differences are paired, in points, with McNemar's exact
 p. Ceiling: each image with its own class's coefficients, which needs the answer. Hours: of training.</small></p>
-{_losses(found)}<h2>How each was made</h2><dl>{made}</dl></main>
+<h2>What fast routing loses</h2>{_HINT}{html_table(losses_head, losses)}
+<p><small>Fast minus dynamic routing of the same network, in points, with 95 % intervals; that of the difference takes
+the two networks' losses as independent.</small></p>
+<h2>How each was made</h2><dl>{made}</dl></main>
 """,
     )
 
@@ -268,17 +277,6 @@ def _section(name: str, table: Sequence[Row]) -> str:
             parts += [f"{_listed(row.images)} images", *row.notes]
             sentences.append(f"{NORMALIZATIONS[row.normalization]}: {', '.join(parts)}.")
     return f"<h2>{TITLES[name]}</h2>{_HINT}{numbers}<p><small>{html.escape(' '.join(sentences))}</small></p>"
-
-
-def _losses(found: Mapping[Cell, dict[str, Any]]) -> str:
-    head, body = losses_table(found)
-    if not body:
-        return ""
-    table = html_table(head, [[html.escape(line[0]), *map(_in_two_lines, line[1:])] for line in body])
-    return f"""<h2>What fast routing loses</h2>{_HINT}{table}
-<p><small>Fast minus dynamic routing of the same network, in points, with 95 % intervals; that of the difference takes
-the two networks' losses as independent.</small></p>
-"""
 
 
 def _in_two_lines(cell: str) -> str:
