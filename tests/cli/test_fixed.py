@@ -53,6 +53,23 @@ def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
     invoke("accumulate", out, "--out", tmp_path / "others.safetensors")
 
 
+def test_refitting_the_routing_layer(run, tmp_path):
+    out = tmp_path / "refit"
+    refit = ["--init", run, "--master", "uniform", "--routing-only", "--loss", "cross_entropy", "--sharpness", 10]
+    invoke("train", *refit, "--out", out, *GO_ON)
+    settings = json.loads((out / "run.json").read_text())["settings"]
+    names = ("routing_only", "loss", "sharpness", "reconstruction_weight")
+    assert [settings[name] for name in names] == [True, "cross_entropy", 10.0, 0.0]
+    before, after = (CapsNet.from_pretrained(folder).state_dict() for folder in (run, out))
+    assert [name for name in before if not torch.equal(before[name], after[name])] == ["routing.weight"]
+    refused = invoke("train", "--data", "digits", "--routing-only", "--out", tmp_path / "new", code=2)
+    assert "--routing-only: a new network has nothing to keep, give --init" in " ".join(refused.stderr.split())
+    # What goes on from it learns by the same loss, all of it.
+    invoke("train", "--init", out, "--out", tmp_path / "more", *GO_ON)
+    settings = json.loads((tmp_path / "more" / "run.json").read_text())["settings"]
+    assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0]
+
+
 def test_going_on_dynamically_is_the_control(run, tmp_path):
     trained = invoke("train", "--init", run, "--out", tmp_path / "more", *GO_ON)
     assert "next: fastcaps accumulate" in trained.stderr

@@ -1,5 +1,7 @@
 """The losses against their formulas in loops."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,28 @@ def test_margin_loss_takes_other_constants():
     torch.testing.assert_close(loss, torch.tensor(0.5**2 + 2.0 * 0.25**2))
 
 
+def test_cross_entropy_loss_is_the_labels_share_of_the_sharpened_lengths():
+    lengths = torch.rand(5, 3, dtype=torch.float64)
+    labels = torch.tensor([0, 2, 1, 1, 0])
+    for sharpness in (1.0, 20.0):
+        expected = 0.0
+        for row, label in zip(lengths.tolist(), labels.tolist(), strict=True):
+            total = 0.0
+            for length in row:
+                total += math.exp(sharpness * length)
+            expected -= math.log(math.exp(sharpness * row[label]) / total)
+        np.testing.assert_allclose(F.cross_entropy_loss(lengths, labels, sharpness), expected / 5, rtol=1e-12)
+    assert F.cross_entropy_loss(lengths, labels) == F.cross_entropy_loss(lengths, labels, 20.0)
+
+
+def test_cross_entropy_loss_has_a_gradient_and_no_overflow():
+    lengths = torch.rand(4, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 2, 1, 1])
+    assert torch.autograd.gradcheck(lambda x: F.cross_entropy_loss(x, labels, 7.0), (lengths,))
+    far = torch.tensor([[1.0, 0.0]])
+    torch.testing.assert_close(F.cross_entropy_loss(far, torch.tensor([1]), 1e4), torch.tensor(1e4))
+
+
 def test_reconstruction_loss_is_a_weighted_sum_of_squares():
     drawn, images = torch.rand(3, 2, 4, 5), torch.rand(3, 2, 4, 5)
     expected = 0.0005 * ((drawn - images) ** 2).sum() / 3
@@ -33,6 +57,7 @@ def test_reconstruction_loss_is_a_weighted_sum_of_squares():
 
 def test_an_empty_batch_costs_nothing():
     assert F.margin_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)) == 0
+    assert F.cross_entropy_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)) == 0
     assert F.reconstruction_loss(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
 
 
@@ -54,6 +79,18 @@ def test_an_empty_batch_costs_nothing():
             "labels are torch.float32, expected whole numb",
         ),
         (
+            lambda: F.cross_entropy_loss(torch.zeros(3), torch.zeros(3)),
+            r"lengths have shape \(3,\), expected \(batch, cl",
+        ),
+        (
+            lambda: F.cross_entropy_loss(torch.zeros(2, 3), torch.tensor([0, 3])),
+            "label 3 is outside the classes 0 … 2",
+        ),
+        (
+            lambda: F.cross_entropy_loss(torch.zeros(1, 3), torch.tensor([0]), -2.0),
+            "sharpness is -2.0, expected a number above 0",
+        ),
+        (
             lambda: F.reconstruction_loss(torch.zeros(3, 2), torch.zeros(3, 4)),
             r"reconstructions have shape \(3, 2\), images \(3, 4\): expected the same",
         ),
@@ -68,4 +105,5 @@ def test_labels_may_be_of_any_whole_type():
     lengths = torch.rand(3, 2)
     for dtype in (torch.int32, torch.uint8):
         labels = torch.tensor([0, 1, 1], dtype=dtype)
-        torch.testing.assert_close(F.margin_loss(lengths, labels), F.margin_loss(lengths, labels.long()))
+        for loss in (F.margin_loss, F.cross_entropy_loss):
+            torch.testing.assert_close(loss(lengths, labels), loss(lengths, labels.long()))

@@ -93,6 +93,7 @@ WRONG = [
     (changed(config__stem_channels=64), r"\(stem_channels is 64, the paper's 256\)"),
     (changed(fixed_coefficients=True), "trained with fixed coefficients, or from another run's weights"),
     (changed(init={"run": "runs/mnist"}), "trained with fixed coefficients, or from another run's weights"),
+    (changed(settings__loss="cross_entropy"), r"\(loss is cross_entropy, the paper's margin\)"),
     (changed(evaluation__images=20), "was evaluated on 20 test images, expected all 100 test images"),
     (changed(evaluation__part="train"), "was evaluated on 100 train images, expected all 100 test images"),
     (changed(evaluation__master__filters=[{}]), r"of iteration 3, containers, 1 filters, expected the paper's"),

@@ -57,6 +57,7 @@ def everything(world: World, folder: Path) -> None:
     train(world, folder / "exact", torch.float64)
     train(world, folder / "margin", torch.float64, reconstruction_weight=0.0)
     train(world, folder / "fixed", torch.float64, dynamic_epochs=2, validation=10)
+    train(world, folder / "routing", torch.float64, routing_only=True, loss="cross_entropy", reconstruction_weight=0.0)
     data = make_data(train=IMAGES)
     torch.manual_seed(0)
     model = CapsNet(small_config())
@@ -96,7 +97,7 @@ def weights(folder, rank=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["exact", "margin", "fixed"])
+@pytest.mark.parametrize("run", ["exact", "margin", "fixed", "routing"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_twenty_steps_end_with_the_weights_of_one_process(ran, run, size):
     """In float64, to 1e-9; on all ranks the same to the last bit."""

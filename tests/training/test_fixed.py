@@ -1,5 +1,7 @@
 """Training with fixed coefficients: from a file, from dynamic epochs, refreshed; the fold is the trained network."""
 
+from dataclasses import replace
+
 import pytest
 import safetensors.torch
 import torch
@@ -7,7 +9,7 @@ from tests.training.conftest import make_data
 from tests.training.test_trainer import Killed, same, weights
 
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
-from fastcaps.data import batches
+from fastcaps.data import Augmentation, batches
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import Report, Run, Trainer, TrainSettings
@@ -167,7 +169,33 @@ def test_with_a_validation_split_weights_and_coefficients_of_the_best_epoch_are_
     assert int(kept.counts.sum()) == 36
 
 
-@pytest.mark.parametrize("changes", [{}, {"afresh": True}, {"refresh": 1}])
+def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
+    torch.manual_seed(0)
+    before = CapsNet(config).state_dict()
+    for name, master in (("dynamic", None), ("fixed", uniform_coefficients(config))):
+        only = trainer(data, config, tmp_path / name, master=master, routing_only=True, loss="cross_entropy")
+        history = only.fit()
+        assert history[-1]["loss"] < history[0]["loss"]
+        after = weights(tmp_path / name / "model")
+        assert [key for key in before if not torch.equal(before[key], after[key])] == ["routing.weight"]
+        assert all(parameter.requires_grad for parameter in only.model.parameters())
+        kept = safetensors.torch.load_file(tmp_path / name / "checkpoint.safetensors")
+        assert [key for key in kept if key.startswith("adam.exp_avg.")] == ["adam.exp_avg.routing.weight"]
+        assert Run.open(tmp_path / name).about["settings"]["routing_only"] is True
+
+
+def test_cross_entropy_is_what_the_first_step_descends(data, config, tmp_path):
+    """The loss of an epoch of one step is that of the untrained network, by the formula."""
+    options = {"epochs": 1, "batch_size": len(data.train), "loss": "cross_entropy", "sharpness": 5.0}
+    still = replace(data, augmentation=Augmentation())
+    one = trainer(still, config, tmp_path, reconstruction_weight=0.0, **options)
+    images, labels = next(iter(batches(data.train, len(data.train), view=data.augmentation.test_view)))
+    logarithms = torch.log_softmax(5.0 * one.model(images).lengths.detach(), 1)
+    expected = -sum(float(row[label]) for row, label in zip(logarithms, labels, strict=True)) / len(labels)
+    assert one.fit()[0]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"afresh": True}, {"refresh": 1}, {"routing_only": True}])
 @pytest.mark.parametrize("kill", range(1, 16, 2))
 def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, kill, changes):
     options = {"epochs": 3, "dynamic_epochs": 1, "validation": 12, **changes}
@@ -242,8 +270,6 @@ def test_what_does_not_go_together_is_refused(data, config, tmp_path):
         trainer(data, config, tmp_path, master=master, dynamic_epochs=1)
     with pytest.raises(ValueError, match="only fixed coefficients are refreshed: give master coefficients, or dynamic"):
         trainer(data, config, tmp_path, refresh=1)
-    from dataclasses import replace
-
     wider = uniform_coefficients(replace(config, capsule_types=8))
     i = config.lower_capsules
     with pytest.raises(ValueError, match=f"master coefficients are for {2 * i}×3 capsules, this model has {i}×3"):

@@ -52,8 +52,14 @@ def test_defaults_depend_on_the_data_set():
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"final_rate": float("nan")}, "final_rate is nan, expected a number above 0"),
         ({"decay": "linear"}, "decay is 'linear', expected one of exponential, cosine"),
+        ({"loss": "hinge"}, "loss is 'hinge', expected one of margin, cross_entropy"),
+        ({"sharpness": 0.0}, "sharpness is 0.0, expected a number above 0"),
         ({"reconstruction_weight": -1.0}, "reconstruction_weight is -1.0, expected a number, at least 0"),
         ({"positive_margin": 0.1}, "the margins are 0.1 and 0.1: expected 0 ≤ negative < positive ≤ 1"),
+        (
+            {"routing_only": True, "afresh": True, "epochs": 3, "dynamic_epochs": 1},
+            "routing_only keeps weights that afresh draws anew: give one of them",
+        ),
         ({"validation": -0.1}, "validation is -0.1, expected a fraction, a number of images, or 0"),
     ],
 )

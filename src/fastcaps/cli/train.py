@@ -51,6 +51,9 @@ def train(
     ] = None,
     afresh: Annotated[bool, typer.Option("--afresh", help="Start from new weights after the dynamic epochs.")] = False,
     refresh: Annotated[int | None, typer.Option(help="Epochs after which coefficients are accumulated again.")] = None,
+    routing_only: Annotated[
+        bool, typer.Option("--routing-only", help="Train the routing layer alone; the rest stays as --init has it.")
+    ] = False,
     data_dir: DataDir = None,
     normalization: Annotated[
         Literal["max_min", "softmax"] | None, typer.Option(help="Of the coefficients; max_min by default.")
@@ -65,6 +68,10 @@ def train(
         Literal["exponential", "cosine"] | None, typer.Option(help="How it gets there; exponential by default.")
     ] = None,
     warmup: Annotated[int | None, typer.Option(help="Steps over which it rises, at most a third of all.")] = None,
+    loss: Annotated[
+        Literal["margin", "cross_entropy"] | None, typer.Option(help="Of the capsules' lengths; margin by default.")
+    ] = None,
+    sharpness: Annotated[float | None, typer.Option(help="What lengths are multiplied by in cross_entropy.")] = None,
     reconstruction_weight: Annotated[float | None, typer.Option(help="Of the decoder's squared error.")] = None,
     positive_margin: Annotated[float | None, typer.Option(help="The label's capsule should be longer.")] = None,
     negative_margin: Annotated[float | None, typer.Option(help="The others should be shorter.")] = None,
@@ -98,6 +105,8 @@ def train(
     Example:  fastcaps train --data digits --out runs/digits
 
     Example:  fastcaps train --init runs/digits --master runs/digits/master.safetensors --out runs/digits-fixed
+
+    Example:  fastcaps train --init runs/digits --master uniform --routing-only --loss cross_entropy --out runs/refit
     """
     require("fastcaps train", "torch", "sklearn")
     import torch
@@ -137,6 +146,8 @@ def train(
         final_rate=final_rate,
         decay=decay,
         warmup=warmup,
+        loss=loss,
+        sharpness=sharpness,
         reconstruction_weight=reconstruction_weight,
         positive_margin=positive_margin,
         negative_margin=negative_margin,
@@ -148,9 +159,14 @@ def train(
         dynamic_fraction=dynamic_fraction,
         afresh=afresh or None,
         refresh=refresh,
+        routing_only=routing_only or None,
     )
     about: dict[str, Any] = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
     if start is None:
+        if routing_only:
+            raise typer.BadParameter(
+                "--routing-only: a new network has nothing to keep, give --init with a trained run"
+            )
         settings = TrainSettings.for_data(images.name, **options)
         torch.manual_seed(settings.seed)
         changes = {**chosen(normalization=normalization, iterations=iterations), **_changes(network or [])}
@@ -159,6 +175,8 @@ def train(
         if afresh:
             raise typer.BadParameter("--afresh: with --init the weights are a run's, leave one of them out")
         kept = TrainSettings.of_the_loss(start.about["settings"])
+        if routing_only:
+            kept["reconstruction_weight"] = 0.0  # the decoder isn't trained
         settings = TrainSettings.going_on(**{**kept, **start.held_out(images), **options})
         start.check_held_out(images, settings)
         model = start.model().float().to(target)

@@ -6,7 +6,7 @@ routing coefficients ``(b i j)``, class capsules ``(b j e)``.
 """
 
 from fastcaps.functional.capsules import Normalization, max_min, normalize, squash
-from fastcaps.functional.losses import margin_loss, reconstruction_loss
+from fastcaps.functional.losses import cross_entropy_loss, margin_loss, reconstruction_loss
 from fastcaps.functional.routing import (
     Routing,
     dynamic_routing,
@@ -34,5 +34,6 @@ __all__ = [
     "fold_weights",
     "folded_routing",
     "margin_loss",
+    "cross_entropy_loss",
     "reconstruction_loss",
 ]

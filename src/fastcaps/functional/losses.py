@@ -1,7 +1,9 @@
-"""The two terms of the training loss, as in Sabour et al. (2017), which the paper follows (figure 1).
+"""The two terms of the training loss in Sabour et al. (2017), which the paper follows (figure 1), and cross-entropy.
 
-Both are summed over what belongs to one image and averaged over the batch.
+All are summed over what belongs to one image and averaged over the batch.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -30,14 +32,33 @@ def margin_loss(
     Returns:
         A scalar; 0 for an empty batch.
     """
-    if lengths.ndim != 2:
-        raise ValueError(f"lengths have shape {tuple(lengths.shape)}, expected (batch, classes)")
-    labels = checked_labels(labels, *lengths.shape)
+    labels = _checked(lengths, labels)
     present = torch.nn.functional.one_hot(labels, lengths.shape[1])  # (b, j)
     too_short = (positive_margin - lengths).clamp_min(0).square()
     too_long = (lengths - negative_margin).clamp_min(0).square()
     loss = torch.where(present.bool(), too_short, negative_weight * too_long)  # (b, j)
     return loss.sum() / max(len(lengths), 1)
+
+
+def cross_entropy_loss(lengths: Tensor, labels: Tensor, sharpness: float = 20.0) -> Tensor:
+    """Ask the label's capsule to be longer than all others, by however little: what decides the answer.
+
+    ``−log softmax_j(sharpness · ‖v_j‖)`` of the label, mean over the batch. The margin loss asks for certain lengths,
+    which capsules can come nearer to while the order of the lengths gets worse.
+
+    Args:
+        lengths: ``(b j)``.
+        labels: class numbers ``(b)``.
+        sharpness: what lengths, which lie between 0 and 1, are multiplied by.
+
+    Returns:
+        A scalar; 0 for an empty batch.
+    """
+    labels = _checked(lengths, labels)
+    if not 0 < sharpness < math.inf:
+        raise ValueError(f"sharpness is {sharpness}, expected a number above 0")
+    loss = torch.nn.functional.cross_entropy(sharpness * lengths, labels.long(), reduction="sum")
+    return loss / max(len(lengths), 1)
 
 
 def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float = 0.0005) -> Tensor:
@@ -57,3 +78,9 @@ def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float =
             "expected the same"
         )
     return weight * (reconstructions - images).square().sum() / max(len(images), 1)
+
+
+def _checked(lengths: Tensor, labels: Tensor) -> Tensor:
+    if lengths.ndim != 2:
+        raise ValueError(f"lengths have shape {tuple(lengths.shape)}, expected (batch, classes)")
+    return checked_labels(labels, *lengths.shape)

@@ -115,5 +115,7 @@ def check_run(about: dict[str, Any], cell: Cell, where: Path) -> None:
         wrong += [f"{name} is {own[name]}, the paper's {papers[name]}" for name in own if own[name] != papers[name]]
     if about.get("fixed_coefficients") or about.get("init") or about.get("master"):
         wrong.append("it was trained with fixed coefficients, or from another run's weights")
+    if about["settings"].get("loss", "margin") != "margin":
+        wrong.append(f"loss is {about['settings']['loss']}, the paper's margin")
     if wrong:
         raise ValueError(f"{where} is no run for the paper's table ({'; '.join(wrong)}): move it to another name")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 Decay = Literal["exponential", "cosine"]
+Loss = Literal["margin", "cross_entropy"]
 
 # Where they come from is in docs/training.md.
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -34,7 +35,9 @@ class TrainSettings:
         final_rate: part of the learning rate that is left at the last step.
         decay: how it gets there; a cosine stays high for longer.
         warmup: steps over which the learning rate rises, at most a third of the run.
-        reconstruction_weight: of the decoder's squared error beside the margin loss.
+        loss: of the lengths of class capsules.
+        sharpness: what lengths are multiplied by in cross-entropy.
+        reconstruction_weight: of the decoder's squared error beside it.
         positive_margin: length that the label's capsule should exceed.
         negative_margin: length that the others should stay below.
         negative_weight: of the others in the margin loss.
@@ -46,6 +49,7 @@ class TrainSettings:
         dynamic_fraction: part of the training images that the dynamic epochs and their accumulation use.
         afresh: whether the weights start anew when the coefficients have been accumulated.
         refresh: epochs after which fixed coefficients are accumulated again; never when 0.
+        routing_only: whether the weights of the routing layer alone are trained, and all others stay what they are.
     """
 
     epochs: int = 12
@@ -55,6 +59,8 @@ class TrainSettings:
     final_rate: float = 0.02
     decay: Decay = "exponential"
     warmup: int = 100
+    loss: Loss = "margin"
+    sharpness: float = 20.0
     reconstruction_weight: float = 0.0005
     positive_margin: float = 0.9
     negative_margin: float = 0.1
@@ -66,6 +72,7 @@ class TrainSettings:
     dynamic_fraction: float = 1.0
     afresh: bool = False
     refresh: int = 0
+    routing_only: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what can't work, saying why."""
@@ -81,11 +88,12 @@ class TrainSettings:
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
                 raise ValueError(f"{name} is {value!r}, expected a whole number, at least {least}, below 2^63")
-        for name in ("learning_rate", "final_rate"):
+        for name in ("learning_rate", "final_rate", "sharpness"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
-        if self.decay not in get_args(Decay):
-            raise ValueError(f"decay is {self.decay!r}, expected one of {', '.join(get_args(Decay))}")
+        for name, known in {"decay": get_args(Decay), "loss": get_args(Loss)}.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(known)}")
         for name in ("reconstruction_weight", "negative_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number, at least 0")
@@ -98,6 +106,8 @@ class TrainSettings:
             raise ValueError(f"validation is {self.validation!r}, expected a fraction, a number of images, or 0")
         if not 0 < self.dynamic_fraction <= 1:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
+        if self.routing_only and self.afresh:
+            raise ValueError("routing_only keeps weights that afresh draws anew: give one of them")
         if self.dynamic_epochs is None:
             if self.dynamic_fraction != 1 or self.afresh:
                 raise ValueError("dynamic_fraction and afresh are for runs with dynamic_epochs: give their number")
@@ -120,8 +130,9 @@ class TrainSettings:
     @staticmethod
     def of_the_loss(settings: dict[str, Any]) -> dict[str, Any]:
         """Of a run's settings those that say what is learned, and from how many images at a time."""
-        names = ("batch_size", "reconstruction_weight", "positive_margin", "negative_margin", "negative_weight")
-        return {name: settings[name] for name in names}
+        margins = ("positive_margin", "negative_margin", "negative_weight")
+        names = ("batch_size", "loss", "sharpness", "reconstruction_weight", *margins)
+        return {name: settings[name] for name in names if name in settings}
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""

@@ -31,7 +31,7 @@ from fastcaps._version import __version__
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.data.dataset import stratified
 from fastcaps.distributed import ALONE, World
-from fastcaps.functional import margin_loss, reconstruction_loss
+from fastcaps.functional import cross_entropy_loss, margin_loss, reconstruction_loss
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, CapsuleNetwork, fold
 from fastcaps.nn.pretrained import weights_hash
@@ -95,9 +95,12 @@ class _Objective(nn.Module):
     def forward(self, images: Tensor, labels: Tensor, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
         settings = self.settings
         output = self.model(images, fixed=fixed)
-        loss = margin_loss(
-            output.lengths, labels, settings.positive_margin, settings.negative_margin, settings.negative_weight
-        )
+        if settings.loss == "margin":
+            loss = margin_loss(
+                output.lengths, labels, settings.positive_margin, settings.negative_margin, settings.negative_weight
+            )
+        else:
+            loss = cross_entropy_loss(output.lengths, labels, settings.sharpness)
         if settings.reconstruction_weight:
             drawn = self.model.reconstruct(output.capsules, labels)
             loss = loss + reconstruction_loss(drawn, images, settings.reconstruction_weight)
@@ -242,6 +245,8 @@ class Trainer:
             self._look(resume)
             if not there and self.world.first:
                 stack.enter_context(self.run.locked())
+            if self.settings.routing_only:
+                stack.enter_context(_frozen(self.model, but=self.model.routing))
             return self._fit(resume)
 
     def _look(self, resume: bool) -> None:
@@ -624,6 +629,20 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+@contextmanager
+def _frozen(model: CapsNet, *, but: nn.Module) -> Iterator[None]:
+    """Keep the weights of a network as they are, but for those of one layer."""
+    kept = {id(parameter) for parameter in but.parameters()}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in kept and parameter.requires_grad]
+    for parameter in others:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in others:
+            parameter.requires_grad_(True)
 
 
 @contextmanager
