@@ -80,6 +80,29 @@ def test_fast_is_compared_with_no_routing_and_the_model_left_as_it_was(model):
         evaluate(model, master, [(images[:1], torch.tensor([3]))])
 
 
+def test_another_network_is_asked_about_the_same_images(model):
+    images, labels = torch.rand(12, 1, 10, 10, dtype=torch.float64), torch.arange(12) % 3
+    master = accumulate(model, [(images, labels)])
+    other = CapsNet(model.config).double().train()
+    with torch.no_grad():
+        other.routing.weight.normal_()
+    result = evaluate(model, master, [(images[:6], labels[:6]), (images[6:], labels[6:])], other=other)
+    assert other.training
+    answers = result.variants["other"].predictions
+    assert answers.tolist() == other(images).lengths.argmax(1).tolist()
+    assert answers.tolist() != result.variants["dynamic"].predictions.tolist()
+    expected = compare(answers, result.variants["fast"].predictions, labels.numpy())
+    assert result.variants["fast"].against_other == expected
+    plain = result.to_dict()["variants"]
+    assert [name for name in plain if "against_other" in plain[name]] == ["fast"]
+    assert plain["fast"]["against_other"]["gained"] == expected.gained
+    wider = CapsNet(replace(model.config, width=12))
+    with pytest.raises(
+        ValueError, match="the network to compare with has width 12, expected 10: take one for the same"
+    ):
+        evaluate(model, master, [(images, labels)], other=wider)
+
+
 def test_without_containers_there_is_no_ceiling(model):
     images, labels = torch.rand(6, 1, 10, 10), torch.arange(6) % 3
     master = replace(accumulate(model, [(images, labels)]), containers=None)

@@ -64,6 +64,13 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert [name for name in before if not torch.equal(before[name], after[name])] == ["routing.weight"]
     refused = invoke("train", "--data", "digits", "--routing-only", "--out", tmp_path / "new", code=2)
     assert "--routing-only: a new network has nothing to keep, give --init" in " ".join(refused.stderr.split())
+    shown = invoke("evaluate", out, "--against", run)
+    assert f"{run} with dynamic routing (" in shown.stdout.replace("\n", "")
+    assert not (out / "evaluation.json").exists()
+    found = json.loads(invoke("evaluate", out, "--against", run, "--json").stdout)
+    assert found["other"] == {"run": str(run), "weights": weights_hash(CapsNet.from_pretrained(run))}
+    alone = json.loads(invoke("evaluate", run, "--json").stdout)
+    assert found["variants"]["other"]["confusion"] == alone["variants"]["dynamic"]["confusion"]
     # What goes on from it learns by the same loss, all of it.
     invoke("train", "--init", out, "--out", tmp_path / "more", *GO_ON)
     settings = json.loads((tmp_path / "more" / "run.json").read_text())["settings"]

@@ -37,6 +37,7 @@ class Variant:
         images_per_second: of the whole network; None where that means nothing.
         against_dynamic: the paired comparison; None for dynamic routing itself.
         against_uniform: likewise, for fast routing only: what its coefficients are good for.
+        against_other: likewise, for fast routing only, where there is another network.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Variant:
     images_per_second: float | None
     against_dynamic: Comparison | None
     against_uniform: Comparison | None = None
+    against_other: Comparison | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Evaluation:
         class_names: in the order of the labels.
         variants: ``dynamic``, ``fast``, ``uniform``, ``ceiling``; no ceiling for a network that was trained with fixed
             coefficients, whose containers are of other weights, and where containers were too large to be kept.
+            ``other`` where another network was given.
     """
 
     labels: NDArray[np.int64]
@@ -82,6 +85,7 @@ class Evaluation:
                     "images_per_second": variant.images_per_second,
                     "against_dynamic": asdict(variant.against_dynamic) if variant.against_dynamic else None,
                     "against_uniform": asdict(variant.against_uniform) if variant.against_uniform else None,
+                    **({"against_other": asdict(variant.against_other)} if variant.against_other else {}),
                 }
                 for name, variant in self.variants.items()
             },
@@ -95,8 +99,9 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
     world: World = ALONE,
+    other: CapsNet | None = None,
 ) -> Evaluation:
-    """Classify images in four ways: dynamic, fast, uniform, ceiling.
+    """Classify images in four ways: dynamic, fast, uniform, ceiling; and with another network.
 
     Args:
         model: the trained network.
@@ -105,9 +110,14 @@ def evaluate(
         observe: told how many images were just done.
         world: where each rank has its own images, those of one following those of the rank before; then all get the
             same result, and its speeds are of all together.
+        other: a network to compare with, which routes dynamically; for the same images and classes.
     """
-    was_training = model.training
-    model.eval()
+    if other is not None:
+        _check_fits(other, model)
+    networks = [network for network in (model, other) if network is not None]
+    were_training = [network.training for network in networks]
+    for network in networks:
+        network.eval()
     weight = model.routing.weight
     fast = fold(model, master)
     uniform = fold(model, torch.ones_like(master.values))
@@ -119,6 +129,8 @@ def evaluate(
     containers = master.containers
     if master.trained_with is None and containers is not None:  # otherwise they are of other weights
         ways["ceiling"] = lambda images, labels: _own_lengths(model, containers, master, images, labels)
+    if other is not None:
+        ways["other"] = lambda images, labels: other(images).lengths
     found: dict[str, list[NDArray[np.int64]]] = {name: [np.empty(0, np.int64)] for name in ways}
     seconds = dict.fromkeys(ways, 0.0)
     truth: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
@@ -137,7 +149,8 @@ def evaluate(
         timed += len(labels) if counts else 0
         truth.append(labels.cpu().numpy())
         observe(len(labels))
-    model.train(was_training)
+    for network, was_training in zip(networks, were_training, strict=True):
+        network.train(was_training)
     labels_ = world.concatenated(np.concatenate(truth))
     if not len(labels_):
         raise ValueError("there are no images to evaluate on")
@@ -174,7 +187,18 @@ def _variant(
         images_per_second=speed,
         against_dynamic=None if name == "dynamic" else compare(others["dynamic"], predictions, labels),
         against_uniform=compare(others["uniform"], predictions, labels) if name == "fast" else None,
+        against_other=compare(others["other"], predictions, labels) if name == "fast" and "other" in others else None,
     )
+
+
+def _check_fits(other: CapsNet, model: CapsNet) -> None:
+    """Refuse a network that can't be asked about the same images, or answers with other classes."""
+    for what in ("channels", "height", "width", "class_names"):
+        given, expected = getattr(other.config, what), getattr(model.config, what)
+        if given != expected:
+            raise ValueError(
+                f"the network to compare with has {what} {given}, expected {expected}: take one for the same images"
+            )
 
 
 def _own_lengths(

@@ -113,15 +113,22 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 def against_uniform(found: Mapping[str, Any]) -> str:
     """What master coefficients are good for: fast routing beside no routing at all, as a paired test says."""
-    against = found["variants"]["fast"]["against_uniform"]
+    return _compared(found["variants"]["fast"]["against_uniform"], "all coefficients 1, no routing at all")
+
+
+def against_other(found: Mapping[str, Any]) -> str:
+    """Fast routing beside another network's dynamic routing."""
+    return _compared(found["variants"]["fast"]["against_other"], f"{found['other']['run']} with dynamic routing")
+
+
+def _compared(against: Mapping[str, Any], name: str) -> str:
+    """What a paired test says of fast routing beside something else."""
     points = 100 * against["difference"]
     counts = f"+{against['gained']} −{against['lost']} answers, McNemar p = {against['p_value']:.2g}"
     if against["p_value"] >= 0.05:
-        return (
-            f"Fast routing can't be told from all coefficients 1, no routing at all ({points:+.2f} points, {counts})."
-        )
+        return f"Fast routing can't be told from {name} ({points:+.2f} points, {counts})."
     word = "better" if points > 0 else "worse"
-    return f"Fast routing is {word} than all coefficients 1, no routing at all ({points:+.2f} points, {counts})."
+    return f"Fast routing is {word} than {name} ({points:+.2f} points, {counts})."
 
 
 def _variants(n: _Numbers) -> str:

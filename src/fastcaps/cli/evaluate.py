@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fastcaps._extras import require
-from fastcaps.analysis.report import verdict
+from fastcaps.analysis.report import against_other, verdict
 from fastcaps.cli._common import (
     DataDir,
     Device,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 def evaluate(
     run: RunArgument,
     master: Annotated[Path | None, typer.Option(help="Other coefficients than RUN/master.safetensors.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another run, whose dynamic routing to compare with.", metavar="RUN")
+    ] = None,
     part: Annotated[Literal["test", "train", "validation"], typer.Option(help="Which images.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
@@ -54,9 +57,12 @@ def evaluate(
     Prints accuracies with 95 % intervals, how many images change class and in which direction (McNemar's exact test),
     and speeds. "uniform" is the same network with all coefficients 1, without any routing; "ceiling" routes each
     image with its own class's container, which needs the answer. Several processes share the images (torchrun); speeds
-    are of all together.
+    are of all together. With --against another run's network is asked about the same images, too: does what was trained
+    on from it know as much?
 
     Example:  fastcaps evaluate runs/digits
+
+    Example:  fastcaps evaluate runs/refit --against runs/digits
     """
     require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
     from fastcaps._files import json_bytes, write_atomically
@@ -66,10 +72,19 @@ def evaluate(
 
     opened = Run.open(run)
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
-    whole = part == "test" and limit is None and master is None and not is_shipped(opened.folder)
+    whole = part == "test" and limit is None and master is None and against is None and not is_shipped(opened.folder)
     folder = out or (opened.folder if whole else None)
     found = evaluated(
-        opened, set_up(device, threads), folder, master, part, limit, batch_size, data_dir, this_command()
+        opened,
+        set_up(device, threads),
+        folder,
+        master,
+        part,
+        limit,
+        batch_size,
+        data_dir,
+        this_command(),
+        against,
     )
     if result is not None and current().first:
         write_atomically({result: json_bytes(result_of(opened, found))})
@@ -78,6 +93,8 @@ def evaluate(
         return
     print_evaluation(found)
     typer.echo(verdict(found))
+    if against is not None:
+        typer.echo(against_other(found))
     if folder is not None:
         typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
 
@@ -92,6 +109,7 @@ def evaluated(
     batch_size: int = 128,
     data_dir: Path | None = None,
     command_line: str | None = None,
+    against: Path | None = None,
 ) -> dict[str, Any]:
     """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, return what the former says."""
     import torch
@@ -101,11 +119,16 @@ def evaluated(
     from fastcaps.analysis.figures import confusion_figure, figure_bytes
     from fastcaps.data import batches
     from fastcaps.distributed import current
+    from fastcaps.nn.pretrained import weights_hash
+    from fastcaps.training import Run
     from fastcaps.training.trainer import versions
 
     world = current()
     coefficients = run.master(master)
     model, data = run_and_data(run, device, data_dir, master=coefficients, test_only=part == "test")
+    other = None if against is None else Run.open(against).model().to(device)
+    if other is not None and not world.alone:
+        world.check_same(other=weights_hash(other))
     parts = {"train": run.training_part, "validation": run.validation_part}
     images = data.test if part == "test" else parts[part](data)
     if images is None:
@@ -115,7 +138,7 @@ def evaluated(
     images = images.first(limit)
     with counted("evaluating", len(images)) as observe:
         shown = batches(share(images), batch_size, view=data.augmentation.test_view)
-        result = evaluate(model, coefficients, shown, observe, world)
+        result = evaluate(model, coefficients, shown, observe, world, other)
     found: dict[str, Any] = {
         "run": str(run.folder),
         **chosen(command=command_line),
@@ -127,6 +150,7 @@ def evaluated(
         "processes": world.size,
         "versions": versions(),
         "master": coefficients.summary(),
+        **({} if other is None else {"other": {"run": str(against), "weights": weights_hash(other)}}),
         **result.to_dict(),
     }
     if folder is not None and world.first:
