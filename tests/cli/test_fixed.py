@@ -1,6 +1,7 @@
 """Training with master coefficients from the command line."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -65,16 +66,40 @@ def test_refitting_the_routing_layer(run, tmp_path):
     refused = invoke("train", "--data", "digits", "--routing-only", "--out", tmp_path / "new", code=2)
     assert "--routing-only: a new network has nothing to keep, give --init" in " ".join(refused.stderr.split())
     shown = invoke("evaluate", out, "--against", run)
-    assert f"{run} with dynamic routing (" in shown.stdout.replace("\n", "")
+    counts = re.search(rf"{run} with dynamic routing \((.*?) points, \+(\d+) −(\d+) answers", shown.stdout)
+    assert counts is not None
     assert not (out / "evaluation.json").exists()
     found = json.loads(invoke("evaluate", out, "--against", run, "--json").stdout)
-    assert found["other"] == {"run": str(run), "weights": weights_hash(CapsNet.from_pretrained(run))}
+    weights = weights_hash(CapsNet.from_pretrained(run))
+    assert found["other"] == {"run": str(run), "routing": "dynamic", "weights": weights}
+    against = found["variants"]["fast"]["against_other"]
+    assert [int(count) for count in counts.groups()[1:]] == [against["gained"], against["lost"]]
+    right = {name: variant["correct"] for name, variant in found["variants"].items()}
+    assert against["gained"] - against["lost"] == right["fast"] - right["other"]
+    backwards = json.loads(invoke("evaluate", run, "--against", out, "--json").stdout)
+    assert backwards["other"]["routing"] == "fast"  # as it was trained
+    assert backwards["variants"]["other"]["confusion"] == found["variants"]["fast"]["confusion"]
+    invoke("evaluate", out, "--against", run, "--out", out)
+    invoke("analyze", out, "--out", tmp_path / "report")
+    assert "another run's network, as it was trained" in (tmp_path / "report" / "index.html").read_text()
     alone = json.loads(invoke("evaluate", run, "--json").stdout)
     assert found["variants"]["other"]["confusion"] == alone["variants"]["dynamic"]["confusion"]
     # What goes on from it learns by the same loss, all of it.
     invoke("train", "--init", out, "--out", tmp_path / "more", *GO_ON)
     settings = json.loads((tmp_path / "more" / "run.json").read_text())["settings"]
-    assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0]
+    assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0005]
+
+
+def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):  # noqa: F811
+    invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
+    invoke("evaluate", run, "--against", tmp_path / "all")
+    refused = invoke("evaluate", run, "--against", tmp_path / "all", "--part", "validation", code=1)
+    words = f"{tmp_path / 'all'} was trained with no images held out, {run} with 6 images held out by seed 0: one of"
+    assert words in refused.stderr
+    (images / "test" / "sky" / "0.png").unlink()
+    invoke("train", "--data", images, "--out", tmp_path / "fewer", *SMALL)
+    refused = invoke("evaluate", run, "--against", tmp_path / "fewer", code=1)
+    assert f"{tmp_path / 'fewer'} was trained with other images (photos, fingerprint " in refused.stderr
 
 
 def test_going_on_dynamically_is_the_control(run, tmp_path):
@@ -134,6 +159,14 @@ def test_what_does_not_go_together(run, tmp_path, monkeypatch):
         (
             ["train", "--init", run, "--out", "x", "--dynamic-epochs", 1, "--afresh"],
             "--afresh: with --init the weights are a run's, leave one of them out",
+        ),
+        (
+            ["train", "--init", run, "--out", "x", "--sharpness", 5],
+            "--sharpness is of no use with the loss margin: leave it out, or change --loss",
+        ),
+        (
+            ["train", "--init", run, "--out", "x", "--loss", "cross_entropy", "--negative-margin", 0.2],
+            "--negative-margin is of no use with the loss cross_entropy: leave it out, or change --loss",
         ),
     ):
         assert message in " ".join(invoke(*arguments, code=2).stderr.replace("│", "").split())

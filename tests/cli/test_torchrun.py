@@ -192,8 +192,8 @@ def test_accumulation_is_that_of_one_process(masters):
 @pytest.mark.slow
 def test_evaluation_and_report_are_those_of_one_process(run, masters, tmp_path):
     arguments = ["--master", masters / "one", "--batch-size", 64, "--json", "--out"]
-    one = json.loads(invoke("evaluate", run, *arguments, tmp_path / "one").stdout)
-    printed, err = done(torchrun(2, "evaluate", run, *arguments, tmp_path / "two"))
+    one = json.loads(invoke("evaluate", run, "--against", run, *arguments, tmp_path / "one").stdout)
+    printed, err = done(torchrun(2, "evaluate", run, "--against", run, *arguments, tmp_path / "two"))
     two = json.loads(printed)
     assert json.loads((tmp_path / "two" / "evaluation.json").read_text()) == two
     assert (two["processes"], one["processes"]) == (2, 1)
@@ -202,6 +202,8 @@ def test_evaluation_and_report_are_those_of_one_process(run, masters, tmp_path):
         for variant in found["variants"].values():
             assert (variant.pop("images_per_second") is None) == (variant is found["variants"]["ceiling"])
     assert one["variants"] == two["variants"]
+    assert one["other"] == two["other"]
+    assert one["variants"]["other"]["confusion"] == one["variants"]["dynamic"]["confusion"]
     printed, _ = done(torchrun(2, "analyze", run, "--limit", 150, *arguments, tmp_path / "report"))
     report = json.loads(printed)
     assert report["training"]["images"] == report["evaluation"]["images"] == 150

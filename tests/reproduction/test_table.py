@@ -83,6 +83,9 @@ def test_notes_say_what_a_reader_must_know():
     )
     never = {MNIST[0]: result(MNIST[0], (None, None))}
     assert (words(never)["ours, highest"], words(never)["notes"]) == ("–", "")
+    newer = {MNIST[0]: result(MNIST[0]), MNIST[1]: result(MNIST[1])}
+    newer[MNIST[1]]["settings"]["loss"] = "margin"  # what the other's was before it was a setting
+    assert words(newer)["notes"] == ""
 
 
 def test_what_has_not_been_run_says_so():

@@ -42,6 +42,15 @@ def test_defaults_depend_on_the_data_set():
     assert TrainSettings.for_data("my images").epochs == TrainSettings().epochs
 
 
+def test_settings_of_runs_from_before_there_were_all():
+    old = {"batch_size": 32, "reconstruction_weight": 0.1, "positive_margin": 0.8, "negative_margin": 0.2}
+    old["negative_weight"] = 1.0
+    assert TrainSettings.of_the_loss(old) == {**old, "loss": "margin", "sharpness": 20.0}
+    assert TrainSettings.completed(old)["decay"] == "exponential"
+    refitted = TrainSettings(routing_only=True, reconstruction_weight=0.0).to_dict()
+    assert "reconstruction_weight" not in TrainSettings.of_the_loss(refitted)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

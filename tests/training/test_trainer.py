@@ -373,6 +373,21 @@ def test_only_the_same_run_is_resumed(data, config, tmp_path):
         trainer(data, config, tmp_path).fit(resume=True)
 
 
+def test_a_run_begun_when_there_were_fewer_settings_goes_on(data, config, tmp_path):
+    trainer(data, config, tmp_path).fit()
+    file = tmp_path / "checkpoint.safetensors"
+    with safetensors.safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    kept = json.loads(metadata["run"])
+    for name in ("loss", "sharpness", "routing_only", "decay"):
+        del kept[name]
+    metadata["run"] = json.dumps(kept)
+    safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata=metadata)
+    trainer(data, config, tmp_path).fit(resume=True)
+    with pytest.raises(ValueError, match=r"of another run \(loss was margin, now cross_entropy\)"):
+        trainer(data, config, tmp_path, loss="cross_entropy").fit(resume=True)
+
+
 def test_a_finished_run_that_is_resumed_is_finished(data, config, tmp_path):
     history = trainer(data, config, tmp_path).fit()
     before = weights(tmp_path / "model")

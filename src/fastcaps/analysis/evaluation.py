@@ -19,7 +19,7 @@ from fastcaps.distributed import ALONE, World
 from fastcaps.functional import fold_weights, folded_routing, normalize
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master import MasterCoefficients
-from fastcaps.nn import CapsNet, fold
+from fastcaps.nn import CapsNet, CapsuleNetwork, fold
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
     world: World = ALONE,
-    other: CapsNet | None = None,
+    other: CapsuleNetwork | None = None,
 ) -> Evaluation:
     """Classify images in four ways: dynamic, fast, uniform, ceiling; and with another network.
 
@@ -110,11 +110,11 @@ def evaluate(
         observe: told how many images were just done.
         world: where each rank has its own images, those of one following those of the rank before; then all get the
             same result, and its speeds are of all together.
-        other: a network to compare with, which routes dynamically; for the same images and classes.
+        other: a network to compare with, for the same images and classes.
     """
     if other is not None:
         _check_fits(other, model)
-    networks = [network for network in (model, other) if network is not None]
+    networks: list[CapsuleNetwork] = [network for network in (model, other) if network is not None]
     were_training = [network.training for network in networks]
     for network in networks:
         network.eval()
@@ -191,7 +191,7 @@ def _variant(
     )
 
 
-def _check_fits(other: CapsNet, model: CapsNet) -> None:
+def _check_fits(other: CapsuleNetwork, model: CapsNet) -> None:
     """Refuse a network that can't be asked about the same images, or answers with other classes."""
     for what in ("channels", "height", "width", "class_names"):
         given, expected = getattr(other.config, what), getattr(model.config, what)

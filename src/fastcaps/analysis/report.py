@@ -17,6 +17,7 @@ MEANINGS = {
     "fast": "master coefficients, folded into the weights",
     "uniform": "all coefficients 1: no routing at all",
     "ceiling": "each image with its own class's coefficients, which needs the answer",
+    "other": "another run's network, as it was trained",
 }
 # Pixels of a picture for one of the page: pictures are drawn at 200 to the inch, a page has 96.
 _SCALE = 200 / 96
@@ -117,8 +118,9 @@ def against_uniform(found: Mapping[str, Any]) -> str:
 
 
 def against_other(found: Mapping[str, Any]) -> str:
-    """Fast routing beside another network's dynamic routing."""
-    return _compared(found["variants"]["fast"]["against_other"], f"{found['other']['run']} with dynamic routing")
+    """Fast routing beside another network, as that was trained."""
+    other = found["other"]
+    return _compared(found["variants"]["fast"]["against_other"], f"{other['run']} with {other['routing']} routing")
 
 
 def _compared(against: Mapping[str, Any], name: str) -> str:

@@ -36,7 +36,8 @@ def evaluate(
     run: RunArgument,
     master: Annotated[Path | None, typer.Option(help="Other coefficients than RUN/master.safetensors.")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another run, whose dynamic routing to compare with.", metavar="RUN")
+        Path | None,
+        typer.Option(help="Another run with the same images, to compare with as it was trained.", metavar="RUN"),
     ] = None,
     part: Annotated[Literal["test", "train", "validation"], typer.Option(help="Which images.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
@@ -70,7 +71,7 @@ def evaluate(
     from fastcaps.training import Run
     from fastcaps.training.result import result_of
 
-    opened = Run.open(run)
+    opened, other = Run.open(run), None if against is None else Run.open(against)
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
     whole = part == "test" and limit is None and master is None and against is None and not is_shipped(opened.folder)
     folder = out or (opened.folder if whole else None)
@@ -84,7 +85,7 @@ def evaluate(
         batch_size,
         data_dir,
         this_command(),
-        against,
+        other,
     )
     if result is not None and current().first:
         write_atomically({result: json_bytes(result_of(opened, found))})
@@ -93,7 +94,7 @@ def evaluate(
         return
     print_evaluation(found)
     typer.echo(verdict(found))
-    if against is not None:
+    if other is not None:
         typer.echo(against_other(found))
     if folder is not None:
         typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
@@ -109,7 +110,7 @@ def evaluated(
     batch_size: int = 128,
     data_dir: Path | None = None,
     command_line: str | None = None,
-    against: Path | None = None,
+    against: "Run | None" = None,
 ) -> dict[str, Any]:
     """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, return what the former says."""
     import torch
@@ -119,16 +120,25 @@ def evaluated(
     from fastcaps.analysis.figures import confusion_figure, figure_bytes
     from fastcaps.data import batches
     from fastcaps.distributed import current
+    from fastcaps.nn import FastCapsNet
     from fastcaps.nn.pretrained import weights_hash
-    from fastcaps.training import Run
     from fastcaps.training.trainer import versions
 
     world = current()
+    other, about_other = None, {}
+    if against is not None:
+        against.check_comparable(run, part)
+        fixed = against.about.get("fixed_coefficients")
+        other = (FastCapsNet.from_pretrained(against.fast_folder) if fixed else against.model()).to(device)
+        folder_ = against.folder
+        about_other = {
+            "run": folder_.name if is_shipped(folder_) else str(folder_),
+            "routing": "fast" if fixed else "dynamic",
+        }
+        about_other["weights"] = weights_hash(other)
+        world.check_same(other=about_other["weights"])
     coefficients = run.master(master)
     model, data = run_and_data(run, device, data_dir, master=coefficients, test_only=part == "test")
-    other = None if against is None else Run.open(against).model().to(device)
-    if other is not None and not world.alone:
-        world.check_same(other=weights_hash(other))
     parts = {"train": run.training_part, "validation": run.validation_part}
     images = data.test if part == "test" else parts[part](data)
     if images is None:
@@ -150,7 +160,7 @@ def evaluated(
         "processes": world.size,
         "versions": versions(),
         "master": coefficients.summary(),
-        **({} if other is None else {"other": {"run": str(against), "weights": weights_hash(other)}}),
+        **({"other": about_other} if about_other else {}),
         **result.to_dict(),
     }
     if folder is not None and world.first:
@@ -171,7 +181,7 @@ def print_evaluation(found: dict[str, Any]) -> None:
         against = variant["against_dynamic"]
         rows.append(
             [
-                name,
+                f"other: {found['other']['run']}" if name == "other" else name,
                 f"{variant['accuracy']:.2%}",
                 f"{low:.2%} – {high:.2%}",
                 str(variant["errors"]),

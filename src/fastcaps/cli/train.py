@@ -52,7 +52,7 @@ def train(
     afresh: Annotated[bool, typer.Option("--afresh", help="Start from new weights after the dynamic epochs.")] = False,
     refresh: Annotated[int | None, typer.Option(help="Epochs after which coefficients are accumulated again.")] = None,
     routing_only: Annotated[
-        bool, typer.Option("--routing-only", help="Train the routing layer alone; the rest stays as --init has it.")
+        bool, typer.Option("--routing-only", help="Train the routing layer alone, the decoder's error left out.")
     ] = False,
     data_dir: DataDir = None,
     normalization: Annotated[
@@ -127,6 +127,8 @@ def train(
         if given:
             raise typer.BadParameter(f"--{next(iter(given))}: with --init the network is {init}'s, leave it out")
         start = Run.open(init)
+    elif routing_only:
+        raise typer.BadParameter("--routing-only: a new network has nothing to keep, give --init with a trained run")
     if data is not None:
         found, options = data, chosen(size=_size(size), test_fraction=test_fraction)
         images = world.after_first(lambda: load(found, data_dir=data_dir, **options))
@@ -163,10 +165,6 @@ def train(
     )
     about: dict[str, Any] = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
     if start is None:
-        if routing_only:
-            raise typer.BadParameter(
-                "--routing-only: a new network has nothing to keep, give --init with a trained run"
-            )
         settings = TrainSettings.for_data(images.name, **options)
         torch.manual_seed(settings.seed)
         changes = {**chosen(normalization=normalization, iterations=iterations), **_changes(network or [])}
@@ -181,6 +179,17 @@ def train(
         start.check_held_out(images, settings)
         model = start.model().float().to(target)
         about["init"] = {"run": str(init), "weights": weights_hash(model)}
+    useless = {
+        "margin": chosen(sharpness=sharpness),
+        "cross_entropy": chosen(
+            positive_margin=positive_margin, negative_margin=negative_margin, negative_weight=negative_weight
+        ),
+    }[settings.loss]
+    if useless:
+        option = next(iter(useless)).replace("_", "-")
+        raise typer.BadParameter(
+            f"--{option} is of no use with the loss {settings.loss}: leave it out, or change --loss"
+        )
     model.primary.convolution = convolution
     coefficients = None
     if master is not None:

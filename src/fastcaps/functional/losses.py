@@ -57,7 +57,7 @@ def cross_entropy_loss(lengths: Tensor, labels: Tensor, sharpness: float = 20.0)
     labels = _checked(lengths, labels)
     if not 0 < sharpness < math.inf:
         raise ValueError(f"sharpness is {sharpness}, expected a number above 0")
-    loss = torch.nn.functional.cross_entropy(sharpness * lengths, labels.long(), reduction="sum")
+    loss = torch.nn.functional.cross_entropy(sharpness * lengths, labels, reduction="sum")
     return loss / max(len(lengths), 1)
 
 
@@ -67,7 +67,7 @@ def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float =
     Args:
         reconstructions: ``(b …)``, as the decoder draws them, between 0 and 1.
         images: ``(b …)``, the images as they are, not standardised: a sigmoid draws nothing outside 0 … 1.
-        weight: small, so that the margin loss leads.
+        weight: small, so that the loss of the lengths leads.
 
     Returns:
         A scalar; 0 for an empty batch.

@@ -15,6 +15,7 @@ from typing import Any
 from fastcaps._page import html_table, page
 from fastcaps.reproduction.cells import Cell
 from fastcaps.reproduction.paper import NORMALIZATIONS, PAPER, ROUTINGS, TITLES
+from fastcaps.training.settings import TrainSettings
 
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -120,7 +121,8 @@ def _notes(runs: list[dict[str, Any]]) -> list[str]:
     ]
     looks = {(sum("test_accuracy" in row for row in run["metrics"]), len(run["metrics"])) for run in runs}
     notes += [f"test set seen after {some} of {every} epochs" for some, every in sorted(looks) if 0 < some < every]
-    settings = [{k: v for k, v in run["settings"].items() if k not in _HARMLESS} for run in runs]
+    known = [TrainSettings.completed(run["settings"]) for run in runs]
+    settings = [{k: v for k, v in one.items() if k not in _HARMLESS} for one in known]
     if any(one != settings[0] for one in settings):
         notes.append("settings differ between seeds")
     return notes

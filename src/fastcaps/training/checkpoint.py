@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps.training.settings import TrainSettings
 
 _KIND = "fastcaps.Checkpoint"
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -74,7 +75,9 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: d
             metadata = file.metadata() or {}
             if metadata.get("kind") != _KIND:
                 raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
-            _check_same(path, json.loads(metadata["run"]), json.loads(json.dumps(run)))
+            given = json.loads(json.dumps(run))
+            kept = {name: value for name, value in TrainSettings().to_dict().items() if name in given}
+            _check_same(path, kept | json.loads(metadata["run"]), given)  # of settings that are newer, the defaults
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None

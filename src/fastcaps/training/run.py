@@ -187,6 +187,24 @@ class Run:
                 "out in the other, so leave --validation and --seed as they were"
             )
 
+    def check_comparable(self, other: "Run", part: str) -> None:
+        """Refuse to compare with another run on images that are not the same, or that one of them has learned from."""
+        data, others = self.about["data"], other.about["data"]
+        if data["fingerprint"] != others["fingerprint"]:
+            raise ValueError(
+                f"{self.folder} was trained with other images ({data['name']}, fingerprint "
+                f"{data['fingerprint'][:12]}…) than {other.folder} ({others['name']}, "
+                f"{others['fingerprint'][:12]}…): compare runs with the same data"
+            )
+        held_out, others_held_out = (
+            _held_out(run.about["settings"]["validation"], run.about["settings"]["seed"]) for run in (self, other)
+        )
+        if part != "test" and held_out != others_held_out:
+            raise ValueError(
+                f"{self.folder} was trained with {held_out}, {other.folder} with {others_held_out}: one of them has "
+                f"learned from images of the {part} part that the other has not, so compare on the test images"
+            )
+
     def training_part(self, data: "DataSet") -> "Split":
         """The images it was trained on: the data set's training images without those held out for validation."""
         settings = self.about["settings"]

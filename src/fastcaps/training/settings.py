@@ -127,12 +127,19 @@ class TrainSettings:
         """The defaults for going on from trained weights: few epochs at a small learning rate."""
         return cls(**({"epochs": 2, "learning_rate": 2e-4, "warmup": 0} | changes))
 
-    @staticmethod
-    def of_the_loss(settings: dict[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """A run's settings, with the defaults of those that there were not yet when it was made."""
+        return {**cls().to_dict(), **settings}
+
+    @classmethod
+    def of_the_loss(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Of a run's settings those that say what is learned, and from how many images at a time."""
-        margins = ("positive_margin", "negative_margin", "negative_weight")
-        names = ("batch_size", "loss", "sharpness", "reconstruction_weight", *margins)
-        return {name: settings[name] for name in names if name in settings}
+        known = cls.completed(settings)
+        names = ["batch_size", "loss", "sharpness", "positive_margin", "negative_margin", "negative_weight"]
+        if not known["routing_only"]:  # which needs no decoder
+            names.append("reconstruction_weight")
+        return {name: known[name] for name in names}
 
     def rate(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, of so many."""
