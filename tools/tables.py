@@ -153,6 +153,13 @@ def ways(k: str, n: str, **more: str) -> dict[str, str]:
     return {name: words.format(k=k, n=n) for name, words in {**WAYS, **more}.items()}
 
 
+REFITTED = {
+    "uniform": "with all ones, by cross-entropy",
+    "master": "with the master coefficients, by cross-entropy",
+    "dynamic": "with dynamic routing, by cross-entropy: the control",
+    "margin": "with all ones, by the margin loss",
+}
+
 RETRAINED = {
     "cifar10-fixed": "with the master coefficients",
     "cifar10-fixed-low": "with the master coefficients",
@@ -221,6 +228,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scaling-cifar10": lambda: scaling("CIFAR-10"),
     "cifar10-ways": lambda: trainings("cifar10-3", ways("1 epoch", "epoch")),
     "fashion-ways": lambda: trainings("fashion-3", ways("1 epoch", "epoch", **GOING_ON)),
+    "refits": lambda: trainings("cifar10-refit", REFITTED),
     "digits": lambda: trainings("digits", ways("3 epochs", "2 epochs")),
     "bench": lambda: bench("bench-mnist"),
     "aims": lambda: aims("bench-mnist"),

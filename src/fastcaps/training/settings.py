@@ -125,7 +125,8 @@ class TrainSettings:
     @classmethod
     def going_on(cls, **changes: Any) -> Self:
         """The defaults for going on from trained weights: few epochs at a small learning rate."""
-        return cls(**({"epochs": 2, "learning_rate": 2e-4, "warmup": 0} | changes))
+        epochs, rate = (5, 3e-4) if changes.get("routing_only") else (2, 2e-4)
+        return cls(**({"epochs": epochs, "learning_rate": rate, "warmup": 0} | changes))
 
     @classmethod
     def completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
