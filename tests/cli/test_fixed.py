@@ -90,6 +90,12 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0005]
 
 
+def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
+    found = json.loads(invoke("evaluate", "mnist", "--against", "mnist", "--limit", 20, "--json").stdout)
+    assert (found["other"]["run"], found["other"]["routing"]) == ("mnist", "dynamic")
+    assert found["variants"]["other"]["confusion"] == found["variants"]["dynamic"]["confusion"]
+
+
 def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):  # noqa: F811
     invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
     invoke("evaluate", run, "--against", tmp_path / "all")

@@ -130,12 +130,8 @@ def evaluated(
         against.check_comparable(run, part)
         fixed = against.about.get("fixed_coefficients")
         other = (FastCapsNet.from_pretrained(against.fast_folder) if fixed else against.model()).to(device)
-        folder_ = against.folder
-        about_other = {
-            "run": folder_.name if is_shipped(folder_) else str(folder_),
-            "routing": "fast" if fixed else "dynamic",
-        }
-        about_other["weights"] = weights_hash(other)
+        name = against.folder.name if is_shipped(against.folder) else str(against.folder)
+        about_other = {"run": name, "routing": "fast" if fixed else "dynamic", "weights": weights_hash(other)}
         world.check_same(other=about_other["weights"])
     coefficients = run.master(master)
     model, data = run_and_data(run, device, data_dir, master=coefficients, test_only=part == "test")
