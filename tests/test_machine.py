@@ -1,8 +1,10 @@
 """What a process may use, as Linux tells it in files."""
 
+import platform
+
 import pytest
 
-from fastcaps._machine import free_bytes, processors
+from fastcaps._machine import free_bytes, processor_name, processors
 
 
 @pytest.fixture
@@ -36,6 +38,13 @@ def test_a_containers_share_of_the_processors(tmp_path, monkeypatch, write, file
     for name, text in files.items():
         write(f"sys/fs/cgroup/{name}", text)
     assert processors(tmp_path) == share
+
+
+def test_what_the_processor_calls_itself(tmp_path, write):
+    assert processor_name()
+    assert processor_name(tmp_path) == (platform.processor() or platform.machine())
+    write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some Processor @ 2.80GHz\nmodel name\t: Other\n")
+    assert processor_name(tmp_path) == "Some Processor @ 2.80GHz"
 
 
 def test_what_is_free(tmp_path, write):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fastcaps import CapsNet, FastCapsNet, shipped
 from fastcaps.cli import app
 from fastcaps.reproduction import Cell, finished
+from fastcaps.runtime import load
 from fastcaps.training import Run
 from fastcaps.training.trainer import count_correct
 
@@ -83,6 +84,19 @@ def test_it_has_its_recorded_accuracy_on_embedded_digits(name):
         assert 360 * share == pytest.approx(360 * recorded[way], abs=_SLACK)
 
 
+def test_the_int8_file_answers_as_the_network():
+    fast = FastCapsNet.from_pretrained("mnist")
+    test = Run.open("mnist").data(test_only=True).test
+    images = test.images(torch.arange(500))
+    with torch.no_grad():
+        lengths = fast(images.float() / 255).lengths
+    file = load(shipped.located("mnist") / shipped.ONNX)
+    quantised = torch.from_numpy(file(images.numpy()).lengths)
+    assert float((quantised - lengths).abs().max()) < 0.02
+    assert int((quantised.argmax(1) == lengths.argmax(1)).sum()) >= 500 - _SLACK
+    assert file.about["accuracy"]["original_accuracy"] == Run.open("mnist").about["evaluation"]["fast"]
+
+
 def test_evaluation_needs_no_connection(tmp_path, monkeypatch):
     monkeypatch.delenv("FASTCAPS_DATA", raising=False)
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path / "cache"))
@@ -94,6 +108,15 @@ def test_evaluation_needs_no_connection(tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_result_needs_a_run_with_its_epochs(tmp_path):
+    result = CliRunner().invoke(app, ["evaluate", "mnist", "--result", str(tmp_path / "mnist.json")])
+    assert result.exit_code == 1
+    assert "mnist/metrics.jsonl does not exist, and --result is a run with the accuracy of every epoch: take a" in (
+        result.stderr
+    )
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_package_is_not_written_to():
     result = CliRunner().invoke(app, ["accumulate", "mnist"])
     assert result.exit_code == 1
@@ -103,8 +126,11 @@ def test_the_package_is_not_written_to():
 def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mnist").mkdir()
-    with pytest.raises(FileNotFoundError, match="mnist.config.json does not exist: expected a folder with config.json"):
+    hidden = r"\(cifar10, mnist; the one called mnist is hidden by what has that name here: rename it, or work in"
+    with pytest.raises(FileNotFoundError, match=f"mnist.config.json does not exist: expected a folder .*{hidden}"):
         CapsNet.from_pretrained("mnist")
+    with pytest.raises(FileNotFoundError, match=f"mnist is no run: it has no run.json.*{hidden}"):
+        Run.open("mnist")
     assert not shipped.is_shipped(tmp_path)
     with pytest.raises(FileNotFoundError, match="or the name of a network that comes with fastcaps .*mnist"):
         CapsNet.from_pretrained("nothing")

@@ -1,5 +1,6 @@
 """The card of a network in the package, from its ``run.json`` and the files beside it."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from fastcaps.analysis.report import MEANINGS
 from fastcaps.analysis.statistics import proportion_interval
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
 from fastcaps.reproduction.table import markdown
+from fastcaps.runtime import load
 
 # What a network of these images is good for, and where it fails.
 _USES = {
@@ -105,4 +107,12 @@ dynamic {dynamic:.2%}, fast {fast:.2%}.
 
 
 def _onnx(found: dict[str, Any]) -> str:
-    return f"- `{shipped.ONNX}`: the folded network in int8, for use without PyTorch\n" if found["onnx"] else ""
+    if not found["onnx"]:
+        return ""
+    file = Path(found["onnx"])
+    measured = load(file).about["accuracy"]
+    return (
+        f"- `{shipped.ONNX}`: the folded network in int8, for use without PyTorch: {measured['accuracy']:.2%}, "
+        f"{measured['changed']} of {measured['images']:,}\n"
+        f"  answers differ from the network's in float32; SHA-256 `{hashlib.sha256(file.read_bytes()).hexdigest()}`\n"
+    )

@@ -1,6 +1,7 @@
 """What this process may use of its machine, within the limits of a container or a batch system."""
 
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,17 @@ _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+
+
+def processor_name(root: Path = _ROOT) -> str:
+    """What the processor calls itself.
+
+    Args:
+        root: of the file system in which Linux tells.
+    """
+    lines = _text(root / "proc/cpuinfo").splitlines()
+    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def processors(root: Path = _ROOT) -> int:

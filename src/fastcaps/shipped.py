@@ -22,6 +22,14 @@ def located(name_or_folder: str | Path) -> Path:
     return folder
 
 
+def known(given: str | Path) -> str:
+    """What an error says of the networks there are, where something else was given than one."""
+    listed = ", ".join(names()) or "there are none"
+    if str(given) in names():
+        listed += f"; the one called {given} is hidden by what has that name here: rename it, or work in another folder"
+    return f"the name of a network that comes with fastcaps ({listed})"
+
+
 def described(name: str) -> dict[str, Any]:
     """What there is to know of one of them without opening it: data, accuracies after rounding, size, hash."""
     folder = _FOLDER / name

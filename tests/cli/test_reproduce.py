@@ -55,15 +55,14 @@ def weights(folder):
 
 
 def test_a_run_leaves_its_file_and_is_not_done_again(small, monkeypatch):
-    first = invoke(*MNIST, "--epochs", 2, "--fast-every", 1)
+    first = invoke(*MNIST, "--epochs", 2, "--test-every", 1, "--fast-every", 1)
     assert "mnist-max_min-0: run 1 of 1\n" in first.stderr
     assert "next: fastcaps reproduce --report" in first.stderr
     file = small / "results" / "mnist-max_min-0.json"
     found = json.loads(file.read_text())
     assert found["settings"]["epochs"] == 2
-    assert (
-        found["command"]
-        == "fastcaps reproduce --data mnist --normalization max_min --seeds 0, --epochs 2 --fast-every 1"
+    assert found["command"] == (
+        "fastcaps reproduce --data mnist --normalization max_min --seeds 0, --epochs 2 --test-every 1 --fast-every 1"
     )
     assert found["evaluation"]["command"] == found["command"]
     assert found["data"]["provenance"]["kind"] == "original"
@@ -95,19 +94,21 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(reproduce, "training_progress", impatient)
-        stopped = invoke(*MNIST, "--epochs", 3, code=130)
+        stopped = invoke(*MNIST, "--epochs", 3, "--fast-every", 2, code=130)
     assert "mnist-max_min-0 is not finished; the same command goes on from here\ninterrupted\n" in stopped.stderr
     assert not (small / "results").exists()
     listed = json.loads(invoke(*MNIST, "--epochs", 3, "--list", "--json").stdout)
     assert listed == [
         {"run": "mnist-max_min-0", "state": "begun", "epochs": 1, "of": 3, "seconds_left": None},
     ]
-    # Without --epochs the run goes on as it was begun, not with the defaults.
+    # Without --epochs and --fast-every the run goes on as it was begun, not with the defaults.
     invoke(*MNIST)
     invoke(*MNIST, "--epochs", 3, "--runs", "others", "--results", "others")
     name = "mnist-max_min-0"
     assert weights(small / "runs" / "reproduce" / name) == weights(small / "others" / name)
-    assert finished(small / "results")[Cell("mnist", "max_min", 0)]["settings"]["epochs"] == 3
+    found = finished(small / "results")[Cell("mnist", "max_min", 0)]
+    assert found["settings"]["epochs"] == 3
+    assert ["fast_test_accuracy" in row for row in found["metrics"]] == [False, True, True]
 
 
 def test_what_train_made_is_gone_on_with(small, monkeypatch):
@@ -173,6 +174,18 @@ def test_one_that_fails_is_named_and_the_others_go_on(small):
     assert [entry["run"] for entry in found["runs"]] == ["mnist-softmax-0"]
 
 
+def test_a_lack_of_memory_is_no_reason_to_lose_the_others(small, monkeypatch):
+    def fails(cell, *_):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory" if cell.seed else "a fault of ours")
+
+    monkeypatch.setattr(reproduce, "reproduced", fails)
+    done = invoke(*MNIST, "--seeds", "1,2", "--json", code=1)
+    assert list(json.loads(done.stdout)["failed"]) == ["mnist-max_min-1", "mnist-max_min-2"]
+    assert "error: mnist-max_min-2: this needs more memory than there is: choose a smaller network" in done.stderr
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        CliRunner().invoke(app, [str(word) for word in MNIST], catch_exceptions=False)
+
+
 def write(folder, cell, **changes):
     file = folder / "results" / f"{cell.name}.json"
     file.parent.mkdir(exist_ok=True)
@@ -200,6 +213,7 @@ def test_list_says_how_long(small):
         ),
         (["--normalization", "maxmin"], "--normalization maxmin: expected one of max_min, softmax"),
         (["--seeds", "0"], "--seeds 0: expected how many, such as 3, or which, such as 0,2 or 2,"),
+        (["--seeds", "00"], "--seeds 00: expected how many"),
         (["--seeds", "0-2"], "--seeds 0-2: expected how many"),
         (["--seeds", ","], "--seeds ,: expected how many"),
         (["--shard", "3/2"], "--shard 3/2: expected K/N with K from 1 to N, such as 1/3"),
@@ -207,6 +221,10 @@ def test_list_says_how_long(small):
         (["--epochs", "0"], "--epochs"),
         (["--report", "--data", "mnist"], "--data: --report is of everything in --results, leave one of them out"),
         (["--report", "--list"], "--list: --report is of everything in --results"),
+        (["--report", "--seeds", "2"], "--seeds: --report is of everything in --results"),
+        (["--report", "--fast-every", "2"], "--fast-every: --report is of everything in --results"),
+        (["--out", "page"], "--out is where --report writes, and it was not given: add it, or leave this out"),
+        (["--readme", "x.md"], "--readme is where --report writes, and it was not given"),
     ],
 )
 def test_wrong_use(arguments, message, small):
@@ -219,8 +237,8 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     write(small, Cell("mnist", "softmax", 0))
     refused = invoke("reproduce", "--data", "mnist", "--epochs", 5, code=1).stderr
     assert refused == (
-        "error: results/mnist-softmax-0.json is of 3 epochs, 5 were asked for: leave --epochs out to take it as it is, "
-        "or say other folders with --runs and --results\n"
+        "error: results/mnist-softmax-0.json was made with --epochs 3, 5 was asked for: leave --epochs out to take it "
+        "as it is, or say other folders with --runs and --results\n"
     )
     seldom = invoke("reproduce", "--data", "mnist", "--fast-every", 3, code=1).stderr
     assert "error: results/mnist-softmax-0.json was made without --fast-every 3: leave it out to take it as" in seldom
@@ -236,7 +254,11 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     about["config"] = json.loads(network(Cell("mnist", "max_min", 0)).to_json())
     (folder / "run.json").write_text(json.dumps(about))
     epochs = invoke(*MNIST, "--epochs", 5, code=1).stderr
-    assert "runs/reproduce/mnist-max_min-0 is of 3 epochs, 5 were asked for" in epochs
+    assert "runs/reproduce/mnist-max_min-0 was made with --epochs 3, 5 was asked for" in epochs
+    about["settings"]["test_every"] = 1
+    (folder / "run.json").write_text(json.dumps(about))
+    looks = invoke(*MNIST, "--test-every", 2, code=1).stderr
+    assert "mnist-max_min-0 was made with --test-every 1, 2 was asked for: leave --test-every out to take" in looks
 
 
 def test_coefficients_of_another_kind_are_refused(small):
@@ -252,7 +274,9 @@ def test_coefficients_of_another_kind_are_refused(small):
 def test_the_readmes_table_is_what_report_writes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = (ROOT / "README.md").read_text()
-    (tmp_path / "README.md").write_text(shown.replace("not run", "run by nobody"))
+    old = shown.replace("99.55 ± 0.02", "0.00 ± 0.00")
+    assert old != shown
+    (tmp_path / "README.md").write_text(old)
     done = invoke("reproduce", "--report", "--results", ROOT / "results")
     assert (tmp_path / "README.md").read_text() == shown
     assert "wrote runs/reproduce/report.md, runs/reproduce/report.html, README.md" in done.stderr

@@ -74,15 +74,18 @@ def test_notes_say_what_a_reader_must_know():
         MNIST[0]: result(MNIST[0], (None, 90), kind="generated"),
         MNIST[1]: result(MNIST[1], (91, 92, 93), learning_rate=0.002),
     }
-    found[MNIST[0]]["data"]["validation"] = 5000
+    found[MNIST[0]]["data"] |= {"validation": 5000, "augmentation": {"flip": True}}
     said = words(found)
     assert said["epochs"] == "2, 3"
     assert said["images"] == "generated, original"
     assert said["notes"] == (
-        "5,000 training images held out; test set seen after 1 of 2 epochs; settings differ between seeds"
+        "5,000 training images held out; test set seen after 1 of 2 epochs; "
+        "differ between seeds: epochs, learning_rate, augmentation"
     )
     never = {MNIST[0]: result(MNIST[0], (None, None))}
     assert (words(never)["ours, highest"], words(never)["notes"]) == ("–", "")
+    never[MNIST[0]]["rounded"] = "half precision"
+    assert words(never)["notes"] == "weights rounded to half precision before evaluation"
     newer = {MNIST[0]: result(MNIST[0]), MNIST[1]: result(MNIST[1])}
     newer[MNIST[1]]["settings"]["loss"] = "margin"  # what the other's was before it was a setting
     assert words(newer)["notes"] == ""
@@ -117,7 +120,7 @@ def test_losses_of_what_was_run_with_both_normalizations():
     against |= {"difference": -0.05, "interval": [-0.062, -0.03]}
     head, body = losses_table(found)
     assert [line[0] for line in body] == list(TITLES.values())
-    assert body[-1] == ["CIFAR-10", "", "−5.59", "−26.54", "not run with both", "", ""]
+    assert body[-1] == ["CIFAR-10", "", "−5.59", "−26.54", "not run with both", "", "", ""]
     # The halves of both intervals, 1.15 and 1.6, are the sides of a right angle; the middles, −0.85 and −4.6.
     assert dict(zip(head, body[0], strict=True)) == {
         "data set": "MNIST",
@@ -127,7 +130,10 @@ def test_losses_of_what_was_run_with_both_normalizations():
         "Max-Min": "−1.00 (−2.00 to +0.30)",
         "softmax": "−5.00 (−6.20 to −3.00)",
         "softmax − Max-Min": "−4.00 (−5.72 to −1.78)",
+        "differ in": "",
     }
+    found[softmax]["settings"]["learning_rate"] = 0.5
+    assert losses_table(found)[1][0][-1] == "learning_rate"
     assert "−4.00<br><small>−5.72 to −1.78</small>" in report_page(found)
 
 
@@ -140,6 +146,10 @@ def test_markdown_and_its_place():
     assert "old" not in new
     assert "kept" in new
     assert with_tables(new, {"one": lambda: table}) == new
+    torn = page.replace("old\n<!-- end -->", "old")
+    with pytest.raises(ValueError, match="the table one has no end: put <!-- end --> on a line after <!-- table: one"):
+        with_tables(torn, {"one": lambda: table})
+    assert with_tables(torn, {"other": lambda: table}).startswith("x\n<!-- table: one -->\nold\n")
 
 
 def test_the_page_escapes_what_a_run_says():

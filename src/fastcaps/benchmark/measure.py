@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastcaps._machine import processor_name
 from fastcaps._version import __version__
 
 
@@ -28,16 +29,11 @@ class Measured(NamedTuple):
 
 def machine() -> dict[str, Any]:
     """What this runs on: processor, threads, versions."""
-    processor = platform.processor() or platform.machine()
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        names = [line.split(":", 1)[1].strip() for line in information.read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
     versions = {"fastcaps": __version__, "torch": torch.__version__, "Python": platform.python_version()}
     with suppress(PackageNotFoundError):
         versions["ONNX Runtime"] = version("onnxruntime")
     return {
-        "processor": processor,
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),

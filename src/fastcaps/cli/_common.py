@@ -97,7 +97,7 @@ def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
         _say("interrupted", world, 130)
         raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
-        words = _explained(error, world)
+        words = explained(error, world)
         if words is None or os.environ.get("FASTCAPS_TRACEBACK") == "1":
             world.end(1)
             if not world.alone:
@@ -133,7 +133,7 @@ def wait_for_the_first() -> None:
         time.sleep(30)
 
 
-def _explained(error: Exception, world: distributed.World) -> str | None:
+def explained(error: Exception, world: distributed.World = distributed.ALONE) -> str | None:
     """What an error says in the user's terms; None for one that is nobody's input."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"

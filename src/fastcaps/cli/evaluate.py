@@ -72,6 +72,11 @@ def evaluate(
     from fastcaps.training.result import result_of
 
     opened, other = Run.open(run), None if against is None else Run.open(against)
+    if result is not None and not opened.metrics_file.is_file():
+        raise FileNotFoundError(
+            f"{opened.metrics_file} does not exist, and --result is a run with the accuracy of every epoch: take a run "
+            "that fastcaps train made, or leave --result out (--json prints this evaluation)"
+        )
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
     whole = part == "test" and limit is None and master is None and against is None and not is_shipped(opened.folder)
     folder = out or (opened.folder if whole else None)

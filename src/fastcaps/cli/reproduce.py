@@ -17,6 +17,7 @@ from fastcaps.cli._common import (
     Threads,
     chosen,
     command,
+    explained,
     print_json,
     print_table,
     set_up,
@@ -63,14 +64,20 @@ def reproduce(
     normalization: Annotated[
         list[str] | None, typer.Option(help="max_min or softmax; may be repeated; both by default.")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="How many, from 0 on; or which, with commas: 0,2 or 2, for one.")] = "1",
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="How many, from 0 on; or which, with commas: 0,2 or 2, for one. 1 when not given."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Of every run; by data set when not given.")] = None,
     test_every: Annotated[
         int | None, typer.Option(min=1, help="Epochs between looks at the test set; each, of large sets every tenth.")
     ] = None,
     fast_every: Annotated[
-        int, typer.Option(min=0, help="Epochs between accumulations to measure fast routing; only at the end when 0.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=1, help="Epochs between accumulations to measure fast routing; only at the end when not given."
+        ),
+    ] = None,
     part: Annotated[
         str | None,
         typer.Option("--shard", help="Only the K-th of N disjoint parts, for several machines.", metavar="K/N"),
@@ -103,21 +110,24 @@ def reproduce(
     Example:  fastcaps reproduce --report
     """
     if report:
-        given = chosen(data=data, normalization=normalization, epochs=epochs, shard=part)
-        if given or list_only:
-            name = next(iter(given), "list")
-            raise typer.BadParameter(f"--{name}: --report is of everything in --results, leave one of them out")
+        given = chosen(data=data, normalization=normalization, seeds=seeds, epochs=epochs, test_every=test_every)
+        given |= chosen(fast_every=fast_every, shard=part, list=list_only or None)
+        for name in given:
+            option = name.replace("_", "-")
+            raise typer.BadParameter(f"--{option}: --report is of everything in --results, leave one of them out")
         _report(results, out or runs, readme, as_json)
         return
+    for name in chosen(out=out, readme=readme):
+        raise typer.BadParameter(f"--{name} is where --report writes, and it was not given: add it, or leave this out")
     wanted = all_cells(
         _chosen("--data", [name.replace("-", "_") for name in data or TITLES], list(TITLES)),
         _chosen("--normalization", normalization or list(NORMALIZATIONS), list(NORMALIZATIONS)),
-        _seeds(seeds),
+        _seeds(seeds or "1"),
     )
     wanted = shard(wanted, *_part(part)) if part is not None else wanted
     done = finished(results)
     for cell in wanted:
-        _check_asked(cell, done, runs, results, epochs, fast_every)
+        _check_asked(cell, done, runs, results, epochs, test_every, fast_every)
     if list_only:
         _list(wanted, done, runs, epochs, as_json)
         return
@@ -134,10 +144,13 @@ def reproduce(
         except KeyboardInterrupt:
             typer.echo(f"{cell.name} is not finished; the same command goes on from here", err=True)
             raise
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:
             # One that can't be run is no reason to lose a night for the others.
-            failed[cell.name] = str(error)
-            typer.echo(f"error: {cell.name}: {error}", err=True)
+            words = explained(error)
+            if words is None:
+                raise
+            failed[cell.name] = words
+            typer.echo(f"error: {cell.name}: {words}", err=True)
     entries = [_entry(cell, done.get(cell) or made[cell]) for cell in wanted if cell in done or cell in made]
     if as_json:
         print_json({"runs": entries, "failed": failed})
@@ -155,7 +168,7 @@ def reproduced(
     device: "torch.device",
     epochs: int | None = None,
     test_every: int | None = None,
-    fast_every: int = 0,
+    fast_every: int | None = None,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Bring a cell's run folder to its end, from wherever it is, and say what was found."""
@@ -163,8 +176,8 @@ def reproduced(
     from fastcaps.training.result import result_of
 
     words = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
-    words += f" --epochs {epochs}" if epochs else ""
-    words += f" --fast-every {fast_every}" if fast_every else ""
+    for name, value in chosen(epochs=epochs, test_every=test_every, fast_every=fast_every).items():
+        words += f" --{name.replace('_', '-')} {value}"
     run = Run(folder)
     if not run.about_file.is_file() or run.about.get("state") != "finished":
         _train(cell, run, device, epochs, test_every, fast_every, data_dir, words)
@@ -187,7 +200,7 @@ def _train(
     device: "torch.device",
     epochs: int | None,
     test_every: int | None,
-    fast_every: int,
+    fast_every: int | None,
     data_dir: Path | None,
     words: str,
 ) -> None:
@@ -199,6 +212,7 @@ def _train(
     from fastcaps.training import Trainer, TrainSettings
 
     begun = run.about_file.is_file()
+    fast_every = fast_every or (run.about.get("fast_every") if begun else None)
     images = run.data(data_dir) if begun else load(cell.data, data_dir=data_dir)
     if begun:
         settings = TrainSettings(**run.about["settings"])
@@ -215,9 +229,8 @@ def _train(
         return {"fast_test_accuracy": _fast_accuracy(model, run, images)}
 
     with training_progress(cell.name) as observe:
-        trainer = Trainer(
-            model, images, settings, run.folder, about={"command": words}, observe=observe, measure=measure
-        )
+        about = {"command": words, **chosen(fast_every=fast_every)}
+        trainer = Trainer(model, images, settings, run.folder, about=about, observe=observe, measure=measure)
         trainer.fit(resume=run.checkpoint_file.exists())
 
 
@@ -242,7 +255,13 @@ def _settings(cell: Cell, epochs: int | None, **changes: Any) -> "TrainSettings"
 
 
 def _check_asked(
-    cell: Cell, done: dict[Cell, Any], runs: Path, results: Path, epochs: int | None, fast_every: int
+    cell: Cell,
+    done: dict[Cell, Any],
+    runs: Path,
+    results: Path,
+    epochs: int | None,
+    test_every: int | None,
+    fast_every: int | None,
 ) -> None:
     """Refuse what is there already in another form than it is asked for, before anything is run."""
     from fastcaps.training.run import Run
@@ -255,11 +274,13 @@ def _check_asked(
         check_run(about, cell, where)
     else:
         return
-    if epochs is not None and about["settings"]["epochs"] != epochs:
-        raise ValueError(
-            f"{where} is of {about['settings']['epochs']} epochs, {epochs} were asked for: leave --epochs out to take "
-            "it as it is, or say other folders with --runs and --results"
-        )
+    for name, asked in chosen(epochs=epochs, test_every=test_every).items():
+        if about["settings"][name] != asked:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{where} was made with {option} {about['settings'][name]}, {asked} was asked for: leave {option} out "
+                "to take it as it is, or say other folders with --runs and --results"
+            )
     if fast_every and any("fast_test_accuracy" not in row for row in measured if row["epoch"] % fast_every == 0):
         raise ValueError(
             f"{where} was made without --fast-every {fast_every}: leave it out to take it as it is, or say other "
@@ -304,9 +325,13 @@ def _report(results: Path, out: Path, readme: Path | None, as_json: bool) -> Non
     found = finished(results)
     table = rows(found)
     main = markdown(accuracy_table(table))
-    tables = [main, markdown(runs_table(found)), markdown(losses_table(found))]
+    sections = {
+        "The paper's table, reproduced": main,
+        "Every run": markdown(runs_table(found)),
+        "What fast routing loses": markdown(losses_table(found)),
+    }
     files = {
-        out / "report.md": "\n".join(tables).encode(),
+        out / "report.md": "\n".join(f"## {title}\n\n{part}" for title, part in sections.items()).encode(),
         out / "report.html": report_page(found).encode(),
     }
     page = readme or Path("README.md")
@@ -334,7 +359,7 @@ def _chosen(option: str, given: Sequence[str], known: Sequence[str]) -> list[str
 
 def _seeds(text: str) -> list[int]:
     numbers = text.removesuffix(",").split(",")
-    if not all(number.isdecimal() for number in numbers) or text == "0":
+    if not all(number.isdecimal() for number in numbers) or ("," not in text and int(text) == 0):
         raise typer.BadParameter(f"--seeds {text}: expected how many, such as 3, or which, such as 0,2 or 2,")
     return list(range(int(text))) if "," not in text else list(dict.fromkeys(map(int, numbers)))
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._version import __version__
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.shipped import names
+from fastcaps.shipped import known
 
 if TYPE_CHECKING:
     from fastcaps.nn.base import CapsuleNetwork
@@ -87,7 +87,7 @@ def _content(path: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
             f"{path} does not exist: expected a folder with {_CONFIG} and {_WEIGHTS}, as save_pretrained writes, or "
-            f"the name of a network that comes with fastcaps ({', '.join(names()) or 'there are none'})"
+            f"{known(path.parent)}"
         ) from None
 
 

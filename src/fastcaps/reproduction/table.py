@@ -17,7 +17,7 @@ from fastcaps.reproduction.cells import Cell
 from fastcaps.reproduction.paper import NORMALIZATIONS, PAPER, ROUTINGS, TITLES
 from fastcaps.training.settings import TrainSettings
 
-_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(?:(?!<!-- table:).)*?(<!-- end -->)", re.DOTALL)
 
 _HINT = '<small class="hint">scrolls sideways →</small>'
 
@@ -37,7 +37,8 @@ class Row:
         seeds: of our runs; none when it was not run.
         epochs: of our runs, each number once.
         final: accuracies of the trained networks.
-        highest: of the epochs; None where they were not all measured.
+        highest: of the epochs after which the test set was looked at, which the notes count; of fast routing None
+            where that was not every epoch.
         uniform: of the same networks with all coefficients 1.
         images: ``"original"`` or ``"generated"``, or both.
         notes: what else a reader must know.
@@ -121,11 +122,24 @@ def _notes(runs: list[dict[str, Any]]) -> list[str]:
     ]
     looks = {(sum("test_accuracy" in row for row in run["metrics"]), len(run["metrics"])) for run in runs}
     notes += [f"test set seen after {some} of {every} epochs" for some, every in sorted(looks) if 0 < some < every]
-    known = [TrainSettings.completed(run["settings"]) for run in runs]
-    settings = [{k: v for k, v in one.items() if k not in _HARMLESS} for one in known]
-    if any(one != settings[0] for one in settings):
-        notes.append("settings differ between seeds")
+    if any(run.get("rounded") for run in runs):
+        notes.append("weights rounded to half precision before evaluation")
+    differing = _differing(runs)
+    if differing:
+        notes.append(f"differ between seeds: {', '.join(differing)}")
     return notes
+
+
+def _differing(runs: list[dict[str, Any]]) -> list[str]:
+    """What is not the same for all runs, though it has a say in what they find."""
+    known = [
+        {
+            **{k: v for k, v in TrainSettings.completed(run["settings"]).items() if k not in _HARMLESS},
+            **{name: run["data"].get(name) for name in ("augmentation", "fingerprint")},
+        }
+        for run in runs
+    ]
+    return [name for name in (known[0] if known else ()) if any(one[name] != known[0][name] for one in known)]
 
 
 def accuracy_table(table: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -189,7 +203,7 @@ def losses_table(found: Mapping[Cell, dict[str, Any]]) -> tuple[list[str], list[
     """
     names = list(NORMALIZATIONS.values())
     between = f"{names[1]} − {names[0]}"
-    head = ["data set", "seed", *(f"paper, {name}" for name in names), *names, between]
+    head = ["data set", "seed", *(f"paper, {name}" for name in names), *names, between, "differ in"]
     table = []
     for data in TITLES:
         paper = [PAPER[data, rule, "fast"][0] - PAPER[data, rule, "dynamic"][0] for rule in NORMALIZATIONS]
@@ -198,7 +212,7 @@ def losses_table(found: Mapping[Cell, dict[str, Any]]) -> tuple[list[str], list[
         ]
         both = sorted(set.intersection(*seeds))
         if not both:
-            table.append([TITLES[data], "", *map(_signed, paper), "not run with both", "", ""])
+            table.append([TITLES[data], "", *map(_signed, paper), "not run with both", "", "", ""])
         for seed in both:
             runs = [found[Cell(data, rule, seed)] for rule in NORMALIZATIONS]
             losses = [run["evaluation"]["variants"]["fast"]["against_dynamic"] for run in runs]
@@ -212,6 +226,7 @@ def losses_table(found: Mapping[Cell, dict[str, Any]]) -> tuple[list[str], list[
                     *map(_signed, paper),
                     *map(_difference, losses),
                     _difference({"difference": difference, "interval": (middle - half, middle + half)}),
+                    ", ".join(_differing(runs)),
                 ]
             )
     return head, table
@@ -230,6 +245,10 @@ def markdown(table: tuple[list[str], list[list[str]]]) -> str:
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     """A Markdown page with its tables as they are now, each between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
+    closed = {found[2] for found in _TABLE.finditer(text)}
+    for name in tables:
+        if f"<!-- table: {name} -->" in text and name not in closed:
+            raise ValueError(f"the table {name} has no end: put <!-- end --> on a line after <!-- table: {name} -->")
     return _TABLE.sub(
         lambda found: f"{found[1]}\n{tables[found[2]]()}\n{found[3]}" if found[2] in tables else found[0], text
     )

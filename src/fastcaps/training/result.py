@@ -1,10 +1,9 @@
 """A finished run as one small JSON: how it was made and what was measured, for ``results/`` and for tables."""
 
-import os
-import platform
 import shlex
 from typing import Any
 
+from fastcaps._machine import processor_name, processors
 from fastcaps.training.run import Run
 
 
@@ -16,7 +15,8 @@ def result_of(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
         evaluation: what ``evaluation.json`` says of it.
     """
     kept = {name: value for name, value in evaluation.items() if name != "run"}
-    return {**public(run.about), "machine": machine(), "metrics": run.metrics(), "evaluation": kept}
+    # Runs from before they said where they were made are evaluated where they were made, most likely.
+    return {"machine": machine(), **public(run.about), "metrics": run.metrics(), "evaluation": kept}
 
 
 def public(about: dict[str, Any]) -> dict[str, Any]:
@@ -37,5 +37,5 @@ def without_data_dir(command: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
-    return {"processor": platform.machine(), "cores": os.cpu_count()}
+    """What a run is made on."""
+    return {"processor": processor_name(), "cores": processors()}

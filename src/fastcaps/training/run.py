@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, write_atomically
-from fastcaps.shipped import located, names
+from fastcaps.shipped import known, located
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet, Split
@@ -51,8 +51,8 @@ class Run:
         run = cls(located(folder))
         if not run.about_file.is_file():
             raise FileNotFoundError(
-                f"{folder} is no run: it has no run.json, as fastcaps train writes, and no network that comes with "
-                f"fastcaps has that name ({', '.join(names()) or 'there are none'})"
+                f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has, or "
+                f"{known(folder)}"
             )
         return run
 

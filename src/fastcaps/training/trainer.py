@@ -38,6 +38,7 @@ from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import checkpoint
 from fastcaps.training.accumulation import accumulate_split
 from fastcaps.training.checkpoint import Progress
+from fastcaps.training.result import machine
 from fastcaps.training.run import Run, training_provenance
 from fastcaps.training.settings import TrainSettings
 
@@ -562,6 +563,7 @@ class Trainer:
                 "device": str(self.device),
                 "threads": torch.get_num_threads(),
                 "processes": self.world.size,
+                "machine": machine(),
                 "versions": versions(),
                 "seconds": round(self.progress.seconds, 1),
             }
