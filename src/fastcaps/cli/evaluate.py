@@ -160,7 +160,7 @@ def evaluated(
         "threads": torch.get_num_threads(),
         "processes": world.size,
         "versions": versions(),
-        "master": coefficients.summary(),
+        "master": {**coefficients.summary(), "range": [float(end) for end in coefficients.values.aminmax()]},
         **({"other": about_other} if about_other else {}),
         **result.to_dict(),
     }
