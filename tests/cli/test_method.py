@@ -56,6 +56,8 @@ def test_the_whole_way_with_ones_own_images(images, tmp_path):
     model, fast = CapsNet.from_pretrained(run / "model"), FastCapsNet.from_pretrained(run / "fast")
     assert (model.config.height, model.config.width, model.config.channels) == (40, 32, 3)
     again = fold(model, MasterCoefficients.load(run / "master.safetensors"))
+    values = MasterCoefficients.load(run / "master.safetensors").values
+    assert result["master_range"] == [float(values.min()), float(values.max())]
     batch = torch.rand(2, 3, 40, 32)
     torch.testing.assert_close(again(batch).lengths, fast(batch).lengths)
     table = invoke("evaluate", run, "--limit", 4).stdout

@@ -160,7 +160,8 @@ def evaluated(
         "threads": torch.get_num_threads(),
         "processes": world.size,
         "versions": versions(),
-        "master": {**coefficients.summary(), "range": [float(end) for end in coefficients.values.aminmax()]},
+        "master": coefficients.summary(),
+        "master_range": [float(end) for end in coefficients.values.aminmax()],
         **({"other": about_other} if about_other else {}),
         **result.to_dict(),
     }
