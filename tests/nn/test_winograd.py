@@ -465,7 +465,7 @@ def test_copies_and_files_hold_no_kernel():
 def test_threads_dont_share_buffers():
     primary = layer()
     batches = [torch.rand(5, 8, 20, 20) for _ in range(4)]
-    with torch.no_grad():  # with a gradient, kernels are transformed in another precision
+    with torch.no_grad():  # as in the threads: with a gradient the numbers come about in another way
         expected = [primary(maps) for maps in batches]
     found: dict[int, list[Tensor]] = {}
 
