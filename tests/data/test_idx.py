@@ -36,7 +36,7 @@ def test_a_set_is_read_in_the_order_of_its_files(tmp_path, monkeypatch):
     assert set(data.provenance["files"]) == {file.name for file in tiny.files_of(SETS["mnist"])}
 
 
-@pytest.mark.parametrize(("name", "expected"), [("mnist", {"shift": 2}), ("fashion_mnist", {"flip": True})])
+@pytest.mark.parametrize(("name", "expected"), [("mnist", {"shift": 2}), ("fashion_mnist", {"shift": 1, "flip": True})])
 def test_digits_are_shifted_and_clothes_mirrored(tmp_path, monkeypatch, name, expected):
     monkeypatch.setitem(SETS, name, tiny.write_idx_set(tmp_path, name))
     assert load(name, data_dir=tmp_path).augmentation == Augmentation(**expected)

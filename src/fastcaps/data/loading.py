@@ -13,12 +13,12 @@ from fastcaps.data.dataset import DataSet, Split
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import SETS, Files, NamedSet, named
 
-# Digits move by up to 2 pixels, CIFAR-10 is cropped. Clothes fill their picture, and their left may be their right. A
-# black border would give away where a background was moved to, so there the edge is repeated.
+# Digits move by up to 2 pixels, CIFAR-10 is cropped. Clothes fill their picture, so they move by 1, and their left may
+# be their right. A black border would give away where a background was moved to, so there the edge is repeated.
 _SHIFTED = Augmentation(shift=2)
 _AUGMENTATIONS = {
     "cifar10": Augmentation(crop=(24, 24), flip=True),
-    "fashion_mnist": Augmentation(flip=True),
+    "fashion_mnist": Augmentation(shift=1, flip=True),
     "background_mnist": Augmentation(shift=2, fill="edge"),
 }
 

@@ -16,6 +16,7 @@ Loss = Literal["margin", "cross_entropy"]
 # Where they come from is in docs/training.md.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "mnist": {"epochs": 10},
+    "fashion_mnist": {"epochs": 20},
     "cifar10": {"epochs": 20, "warmup": 300, "final_rate": 0.05},
     "rotated_mnist": {"epochs": 20},
     "background_mnist": {"epochs": 20},
