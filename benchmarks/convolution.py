@@ -6,10 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fastcaps import CapsNetConfig
+from fastcaps import CapsNet, CapsNetConfig
 from fastcaps.benchmark.measure import peak_memory, print_machine, table, times
-from fastcaps.nn import winograd
-from fastcaps.nn.layers import PrimaryCaps, Stem
+from fastcaps.kernels import winograd
 
 NETWORKS = {"MNIST": CapsNetConfig.mnist(), "CIFAR-10": CapsNetConfig.cifar10()}
 BATCHES = [1, 8, 32, 128]
@@ -23,7 +22,7 @@ def convolution(network: str, way: str, batch: int, training: bool) -> Run:
     config = NETWORKS[network]
     h, w = config.stem_size
     torch.manual_seed(0)
-    conv = PrimaryCaps(config).conv
+    conv = CapsNet(config).primary.conv
     weight, bias, stride = conv.weight, conv.bias, config.primary_stride
     maps = torch.randn(h, w, batch, config.stem_channels).relu().permute(2, 3, 0, 1)
     pool = winograd.WorkspacePool()
@@ -52,7 +51,8 @@ def layers(network: str, convolution: str, batch: int, training: bool) -> Run:
     """Images to lower capsules, with the given convolution."""
     config = NETWORKS[network]
     torch.manual_seed(0)
-    stem, primary = Stem(config).requires_grad_(training), PrimaryCaps(config).requires_grad_(training)
+    model = CapsNet(config).requires_grad_(training)
+    stem, primary = model.stem, model.primary
     primary.convolution = convolution  # type: ignore[assignment]
     images = torch.rand(batch, config.channels, config.height, config.width)
 

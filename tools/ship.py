@@ -21,6 +21,7 @@ from fastcaps.cli.accumulate import accumulated
 from fastcaps.cli.evaluate import evaluated
 from fastcaps.cli.export import export
 from fastcaps.data import load
+from fastcaps.nn.pretrained import save_folded_from
 from fastcaps.training import Run
 from fastcaps.training.result import public
 from fastcaps.training.trainer import count_correct
@@ -62,7 +63,9 @@ def ship(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = F
         run.model().half().save_pretrained(rounded.model_folder)
         accumulated(rounded, device, rounded.master_file, data_dir=data_dir)
         evaluation = evaluated(rounded, device, None, data_dir=data_dir)
-        names = ["model/config.json", "model/model.safetensors", "master.safetensors"]
+        provenance = {**rounded.model().provenance, "master": rounded.master().summary()}
+        save_folded_from(rounded.fast_folder, "model", rounded.master_file.name, provenance)
+        names = ["model/config.json", "model/model.safetensors", "master.safetensors", "fast/config.json"]
         if onnx:
             export(rounded.folder, rounded.folder / shipped.ONNX, precision="int8", data_dir=data_dir)
             size = (rounded.folder / shipped.ONNX).stat().st_size

@@ -11,11 +11,14 @@ from fastcaps._version import __version__
 
 if TYPE_CHECKING:
     from fastcaps import data, functional, master, nn
+    from fastcaps.exporting import export
     from fastcaps.master.accumulator import accumulate
     from fastcaps.master.coefficients import MasterCoefficients
+    from fastcaps.master.folding import fold
+    from fastcaps.master.recording import record
     from fastcaps.nn.capsnet import CapsNet
     from fastcaps.nn.config import CapsNetConfig
-    from fastcaps.nn.fast import FastCapsNet, fold
+    from fastcaps.nn.fast import FastCapsNet
 
 __all__ = [
     "CapsNetConfig",
@@ -23,7 +26,9 @@ __all__ = [
     "accumulate",
     "MasterCoefficients",
     "fold",
+    "record",
     "FastCapsNet",
+    "export",
     "functional",
     "nn",
     "master",
@@ -38,7 +43,9 @@ __getattr__, __dir__ = lazy_names(
         "CapsNet": "fastcaps.nn.capsnet",
         "accumulate": "fastcaps.master.accumulator",
         "MasterCoefficients": "fastcaps.master.coefficients",
-        "fold": "fastcaps.nn.fast",
+        "fold": "fastcaps.master.folding",
+        "record": "fastcaps.master.recording",
+        "export": "fastcaps.exporting",
         "FastCapsNet": "fastcaps.nn.fast",
         "functional": "fastcaps.functional",
         "nn": "fastcaps.nn",

@@ -9,6 +9,7 @@ _EXTRA = {
     "matplotlib": "train",
     "tensorboard": "train",
     "onnx": "export",
+    "onnxscript": "export",
     "onnxruntime": "runtime",
 }
 

@@ -1,22 +1,34 @@
 """Names that are imported when they are first used, so that `import fastcaps` doesn't wait for torch."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a package whose public names live in other modules.
+def lazy_names(
+    package: str, where: Mapping[str, str], deprecated: Mapping[str, tuple[str, str, str]] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package whose public names live in other modules.
 
     Args:
-        package: the package's ``__name__``.
+        package: ``__name__`` of the package.
         where: for each public name the module that defines it; a module's own name for the module itself.
+        deprecated: for each old name the module and the name that replace it, and what to write instead.
     """
 
     def get(name: str) -> Any:
+        if deprecated and name in deprecated:
+            module, new, words = deprecated[name]
+            warnings.warn(
+                f"{package}.{name}: use {words}; the old name goes with the next release",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(import_module(module), new)
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(where[name])
-        return module if where[name] == f"{package}.{name}" else getattr(module, name)
+        module_ = import_module(where[name])
+        return module_ if where[name] == f"{package}.{name}" else getattr(module_, name)
 
     return get, lambda: sorted(where)

@@ -126,7 +126,7 @@ def test_interrupted_while_observing(run, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fastcaps.master.observations.Recorder.add", interrupted)
+    monkeypatch.setattr("fastcaps.master.observations.ColumnFiles.add", interrupted)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     invoke("accumulate", run, "--out", tmp_path / "master", "--filter", "kmeans", code=130)
     assert not list(tmp_path.iterdir())

@@ -126,7 +126,7 @@ def test_what_train_made_is_gone_on_with(small, monkeypatch):
     invoke(*softmax)
     (cell,) = finished(small / "results")
     assert cell == Cell("mnist", "softmax", 2)
-    assert MasterCoefficients.load(run / "master.safetensors").normalization == "softmax"
+    assert MasterCoefficients.load(run / "master.safetensors").normalization.name == "softmax"
     # A folder with its evaluation needs nothing but its file.
     (small / "results" / "mnist-softmax-2.json").unlink()
     monkeypatch.setattr(reproduce, "evaluated", lambda *_, **__: pytest.fail("it was evaluated again"))

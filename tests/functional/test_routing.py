@@ -11,8 +11,12 @@ from torch import Tensor
 from fastcaps import functional as F
 from fastcaps.functional import routing as routing_module
 
-normalizations = st.sampled_from(["max_min", "softmax"])
+normalizations = st.sampled_from(["max_min", "softmax", "leaky_softmax"])
 bounds = st.sampled_from([(0.0, 1.0), (0.1, 0.7), (-1.0, 2.0)])
+
+
+def norm(name, lower=0.0, upper=1.0):
+    return F.get_normalization(name, lower=lower, upper=upper)
 
 
 @st.composite
@@ -26,8 +30,8 @@ def votes_of_any_shape(draw: st.DrawFn, least_batch: int = 1) -> Tensor:
 
 @given(votes_of_any_shape(), st.integers(1, 5), normalizations, bounds)
 def test_dynamic_routing_follows_the_procedure(votes, iterations, normalization, bounds):
-    found = F.dynamic_routing(votes, iterations, normalization, *bounds)
-    trace = F.routing_trace(votes, iterations, normalization, *bounds)
+    found = F.dynamic_routing(votes, iterations, norm(normalization, *bounds))
+    trace = F.routing_trace(votes, iterations, norm(normalization, *bounds))
     for k in range(len(votes)):
         capsules, used = reference.routing_procedure(votes[k].numpy(), iterations, normalization, *bounds)
         np.testing.assert_allclose(found.capsules[k], capsules, rtol=1e-9, atol=1e-11)
@@ -56,7 +60,7 @@ def test_fast_routing_follows_the_procedure(votes, data):
 
 @given(votes_of_any_shape(), normalizations)
 def test_the_first_iteration_is_uniform_and_routing_may_stop_there(votes, normalization):
-    start = 1.0 if normalization == "max_min" else 1.0 / votes.shape[2]
+    start = reference.start(normalization, votes.shape[2])
     trace = F.routing_trace(votes, 4, normalization)
     assert (trace[:, 0] == start).all()
     once = F.dynamic_routing(votes, 1, normalization)
@@ -75,8 +79,10 @@ def test_a_traces_iteration_is_the_last_of_a_shorter_routing(votes, iteration, n
 def test_coefficients_keep_to_the_classes(votes, normalization, bounds):
     """Softmax rows sum to one over classes, not capsules; Max-Min stays in its bounds and reaches both."""
     lower, upper = bounds
-    coefficients = F.dynamic_routing(votes, 3, normalization, lower, upper).coefficients
-    if normalization == "softmax":
+    coefficients = F.dynamic_routing(votes, 3, norm(normalization, lower, upper)).coefficients
+    if normalization == "leaky_softmax":
+        assert (coefficients.sum(2) < 1 + 1e-12).all()
+    elif normalization == "softmax":
         torch.testing.assert_close(coefficients.sum(2), torch.ones_like(coefficients[:, :, 0]))
     else:
         assert (coefficients >= lower).all()
@@ -112,7 +118,7 @@ def test_zero_votes_give_zeros_and_no_nan_forward_or_backward(normalization, dty
     routing = F.dynamic_routing(votes, 3, normalization)
     (routing.capsules + torch.linalg.vector_norm(routing.capsules, dim=-1, keepdim=True)).sum().backward()
     assert (routing.capsules == 0).all()
-    assert (routing.coefficients == (1.0 if normalization == "max_min" else 1 / 3)).all()
+    assert (routing.coefficients == reference.start(normalization, 3)).all()
     assert votes.grad is not None
     assert (votes.grad == 0).all()
 
@@ -121,12 +127,12 @@ def plain_loop(votes, iterations, normalization, lower, upper):
     """The procedure in ordinary differentiable operations."""
     b, i, j, _ = votes.shape
     logits = votes.new_zeros(b, i, j)
-    coefficients = votes.new_full((b, i, j), 1.0 if normalization == "max_min" else 1 / j)
+    coefficients = votes.new_full((b, i, j), reference.start(normalization, j))
     for t in range(iterations):
         capsules = F.squash((coefficients[..., None] * votes).sum(1))
         if t < iterations - 1:
             logits = logits + (votes * capsules[:, None]).sum(-1)
-            coefficients = F.normalize(logits, normalization, lower, upper)
+            coefficients = norm(normalization, lower, upper)(logits)
     return capsules
 
 
@@ -134,7 +140,7 @@ def plain_loop(votes, iterations, normalization, lower, upper):
 def test_the_closed_gradient_equals_autograd_through_the_loop(votes, iterations, normalization, bounds):
     direction = torch.randn(votes.shape[0], *votes.shape[2:], dtype=torch.float64)
     votes.requires_grad_()
-    closed = F.dynamic_routing(votes, iterations, normalization, *bounds).capsules
+    closed = F.dynamic_routing(votes, iterations, norm(normalization, *bounds)).capsules
     through = plain_loop(votes, iterations, normalization, *bounds)
     found, expected = (torch.autograd.grad(v, votes, direction)[0] for v in (closed, through))
     assert float((found - expected).abs().max()) <= 1e-12 * max(1.0, float(expected.abs().max()))
@@ -150,17 +156,15 @@ def test_gradcheck(iterations, normalization):
 def test_ties_share_their_gradient_as_in_autograd():
     logits = torch.tensor([[1.0, 2.0, 2.0, 1.0, 1.5]], dtype=torch.float64, requires_grad=True)
     votes = torch.randn(1, 1, 5, 2, dtype=torch.float64)
-    expected = torch.autograd.grad((F.max_min(logits) * votes[0, 0, :, 0]).sum(), logits)[0]
-    from fastcaps.functional.capsules import normalize_gradient
-
-    found = normalize_gradient(logits.detach(), votes[0, :, :, 0], "max_min", 0.0, 1.0, 1)
+    expected = torch.autograd.grad((F.MaxMin()(logits) * votes[0, 0, :, 0]).sum(), logits)[0]
+    found = F.MaxMin().gradient(logits.detach(), votes[0, :, :, 0])
     torch.testing.assert_close(found, expected)
 
 
-@pytest.fixture(params=["formed", "unformed"])
+@pytest.fixture(params=["votes", "vote free"])
 def votes_are(request, monkeypatch):
     """Both ways of `route_capsules`, whatever the sizes."""
-    monkeypatch.setattr(routing_module, "_UNFORMED", (0, 0) if request.param == "unformed" else (10**9, 1))
+    monkeypatch.setattr(routing_module, "_VOTE_FREE", (0, 0) if request.param == "vote free" else (10**9, 1))
     return request.param
 
 
@@ -169,8 +173,8 @@ def test_votes_are_not_formed_for_many_images_of_short_capsules():
         pieces = routing_module._pieces(torch.empty(b, 5, d, device=device), torch.empty(5, d, 3, e, device=device))
         return type(pieces).__name__
 
-    assert way(32, 4, 16) == "_Unformed"
-    assert {way(31, 4, 16), way(32, 8, 16), way(128, 4, 15), way(128, 4, 16, "meta"), way(0, 4, 16)} == {"_Formed"}
+    assert way(32, 4, 16) == "_VoteFree"
+    assert {way(31, 4, 16), way(32, 8, 16), way(128, 4, 15), way(128, 4, 16, "meta"), way(0, 4, 16)} == {"_VoteChunks"}
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7])
@@ -290,15 +294,15 @@ votes = torch.zeros(2, 5, 3, 4)
         (lambda: F.dynamic_routing(votes.long()), "votes are torch.int64, expected a floating-point type"),
         (lambda: F.dynamic_routing(votes, 0), "iterations is 0, expected at least 1"),
         (
-            lambda: F.dynamic_routing(votes, 3, "max"),  # type: ignore[arg-type]
+            lambda: F.dynamic_routing(votes, 3, "max"),
             "normalization is 'max', expected one of max_min, softmax",
         ),
         (
-            lambda: F.dynamic_routing(votes, lower=1.0),
+            lambda: F.MaxMin(1.0),
             r"lower=1.0, upper=1.0: expected finite numbers, lower < upper",
         ),
         (
-            lambda: F.routing_trace(votes, upper=float("inf")),
+            lambda: F.MaxMin(upper=float("inf")),
             r"lower=0.0, upper=inf: expected finite numbers",
         ),
         (

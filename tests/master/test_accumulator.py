@@ -35,7 +35,9 @@ def coefficients_and_labels(draw):
 def test_it_is_section_5_and_its_variants(drawn, normalization, bounds, method):
     coefficients, labels = drawn
     _, i, j = coefficients.shape
-    sums = MasterAccumulator(i, j, normalization, *bounds).update(coefficients, labels)
+    sums = MasterAccumulator(i, j, F.get_normalization(normalization, lower=bounds[0], upper=bounds[1])).update(
+        coefficients, labels
+    )
     master = sums.compute(method=method)
     assert master.method == method
     in_loops = {
@@ -92,7 +94,7 @@ def test_a_pass_over_images_takes_the_last_iterations_coefficients(model):
     coefficients = model(images, with_coefficients=True).coefficients
     expected = reference.master_coefficients(list(coefficients.double().numpy()), labels.tolist())
     np.testing.assert_allclose(master.values, expected, atol=1e-5)
-    assert (master.iteration, master.normalization) == (3, "max_min")
+    assert (master.iteration, master.normalization) == (3, F.MaxMin())
     assert master.model_hash == weights_hash(model)
 
 
@@ -189,7 +191,10 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
     [
         ({"summary": None}, "master is damaged: what it says of itself can't be read .KeyError..summary"),
         ({"summary": "{"}, "master is damaged: what it says of itself can't be read .JSONDecodeError"),
-        ({"summary": '{"counts": 1, "new": 2}'}, "master is damaged: what it says of itself can't be read .TypeError"),
+        (
+            {"summary": '{"counts": 1, "lower": 0, "upper": 1, "normalization": "max_min", "new": 2}'},
+            "master is damaged: what it says of itself can't be read .TypeError",
+        ),
         ({"values": torch.zeros(2, 2)}, r"its parts don't fit together \(values \(2, 2\), containers \(3, 4, 3\)"),
         ({"values": torch.full((4, 3), torch.inf)}, "master is damaged: it holds numbers that are not finite"),
     ],
@@ -232,13 +237,13 @@ def test_errors(model):
         sums.compute()
     with pytest.raises(
         ValueError,
-        match="can't merge sums of 4×3 capsules with softmax into sums of 4×3 capsules with max_min from 0",
+        match="can't merge sums of 4×3 capsules with softmax.. into sums of 4×3 capsules with max_min.lower=0",
     ):
         sums.merge(MasterAccumulator(4, 3, "softmax"))
     with pytest.raises(ValueError, match="coefficients of 0×3 capsules can't be accumulated: expected at least 1"):
         MasterAccumulator(0, 3)
     with pytest.raises(ValueError, match="normalization is 'x', expected one of max_min, softmax"):
-        MasterAccumulator(4, 3, "x")  # type: ignore[arg-type]
+        MasterAccumulator(4, 3, "x")
     with pytest.raises(ValueError, match="method is 'rows', expected one of containers, columns, pooled"):
         sums.compute(method="rows")  # type: ignore[arg-type]
     for iteration in (0, 4):
@@ -291,7 +296,7 @@ def test_errors_of_parts():
             MasterAccumulator(4, 5, only=only)
     with pytest.raises(ValueError, match="there are no parts to combine: expected at least one"):
         combined([])
-    message = "can't merge sums of 4×5 capsules with max_min from 0.0 to 1.0 into .*, classes 1 … 2"
+    message = "can't merge sums of 4×5 capsules with max_min.lower=0.0, upper=1.0. into .*, classes 1 … 2"
     with pytest.raises(ValueError, match=message):
         part.merge(MasterAccumulator(4, 5))
     part.update(torch.zeros(1, 4, 5), torch.tensor([1]))

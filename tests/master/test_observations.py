@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fastcaps.master import Observations
+from fastcaps.nn import DynamicRouting, MaxMin
 
 
 def batches(count=10, size=4):
@@ -90,7 +91,7 @@ def test_refusals(model):
             ValueError, match=r"capsules of image 6 are not numbers that half precision holds \(at most"
         ):
             Observations.collect(model, broken, columns=columns)
-    model.routing.upper = 1e6
+    model.routing.routing = DynamicRouting(3, MaxMin(0, 1e6))
     with pytest.raises(ValueError, match=r"coefficients or capsules of image 0 are not numbers .* \(at most 65504\)"):
         Observations.collect(model, batches())
 

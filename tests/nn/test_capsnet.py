@@ -12,7 +12,7 @@ from tests import reference
 from fastcaps import CapsNet, CapsNetConfig, accumulate
 from fastcaps import functional as F
 from fastcaps.nn import base
-from fastcaps.nn.layers import ClassCaps, PrimaryCaps, standardized
+from fastcaps.nn.convolutional import standardized
 
 
 def test_shapes_and_lengths(model):
@@ -50,7 +50,7 @@ def test_primary_capsules_group_channels_at_one_position():
         lower_dimension=4,
         primary_kernel=3,
     )
-    primary = PrimaryCaps(config)
+    primary = CapsNet(config).primary
     maps = torch.rand(2, 3, 9, 7)
     channels = primary.conv(maps)
     capsules = primary(maps)
@@ -151,7 +151,7 @@ def test_autocast_routes_in_full_precision(config, lower_dimension):
     with torch.autocast("cpu", torch.bfloat16):
         lower = model.lower_capsules(images)
         lengths = model(images).lengths
-    expected = model.routing(lower.to(torch.float32)).capsules.norm(dim=-1)
+    expected = model.routing(lower.to(torch.float32)).norm(dim=-1)
     torch.testing.assert_close(lengths, expected)
     torch.testing.assert_close(lengths, model(images).lengths, atol=0.02, rtol=0.1)
     lengths.sum().backward()
@@ -234,9 +234,9 @@ def test_lengths_at_the_start_neither_vanish_nor_saturate(normalization, types, 
 def test_weights_for_fixed_coefficients_keep_lengths(types, sparse):
     """However many of the coefficients are nothing: the sums are as long as the lower capsules."""
     config = CapsNetConfig.mnist(capsule_types=types)
-    layer = ClassCaps(config)
+    layer = CapsNet(config).routing
     fixed = torch.rand(config.lower_capsules, 10) * (torch.rand(config.lower_capsules, 10) < (0.2 if sparse else 1))
-    layer.draw_for(fixed)
+    layer.reset_parameters(fixed)
     lower = torch.randn(64, config.lower_capsules, 8)
     lower = 0.5 * lower / lower.norm(dim=-1, keepdim=True)
     sums = lower.flatten(1) @ F.fold_weights(layer.weight.detach(), fixed)
@@ -246,13 +246,13 @@ def test_weights_for_fixed_coefficients_keep_lengths(types, sparse):
 def test_a_fixed_deviation_would_saturate():
     """What the initialisation is for: at σ = 0.1 the paper's 1152 capsules leave squash no slope."""
     config = CapsNetConfig.mnist()
-    layer = ClassCaps(config)
+    layer = CapsNet(config).routing
     lower = torch.randn(4, 1152, 8)
     lower = 0.5 * lower / lower.norm(dim=-1, keepdim=True)
     with torch.no_grad():
-        started = layer(lower).capsules.norm(dim=-1)
+        started = layer(lower).norm(dim=-1)
         layer.weight.normal_(std=0.1)
-        saturated = layer(lower).capsules.norm(dim=-1)
+        saturated = layer(lower).norm(dim=-1)
     assert started.max() < 0.6
     assert saturated.min() > 0.99
 

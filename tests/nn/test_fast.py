@@ -56,7 +56,8 @@ def test_coefficients_of_another_shape_are_refused():
     model = CapsNet(CapsNetConfig.cifar10())
     with pytest.raises(
         ValueError,
-        match="master coefficients are for 1152×10 capsules, this model has 1024×10: accumulate them with this model",
+        match="master coefficients are for 1152×10 capsules, layer 'routing' of this model has "
+        "1024×10: accumulate them with this model",
     ):
         fold(model, torch.ones(1152, 10))
 

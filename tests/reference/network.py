@@ -28,7 +28,11 @@ def network(
         mean = sum(pixels.flat) / pixels.size
         variance = sum((pixel - mean) ** 2 for pixel in pixels.flat) / pixels.size
         pixels = (pixels - mean) / max(math.sqrt(variance), 1 / math.sqrt(pixels.size))
-    maps = convolution(pixels[None], weights["stem.conv.weight"], weights["stem.conv.bias"], config["stem_stride"])
+    maps = pixels[None]
+    for number, (_, _, step) in enumerate(config["stem_layers"]):
+        name = f"stem.layers.{number}.0"
+        maps = np.maximum(convolution(maps, weights[f"{name}.weight"], weights[f"{name}.bias"], step), 0)
+    maps = convolution(maps, weights["stem.conv.weight"], weights["stem.conv.bias"], config["stem_stride"])
     maps = rounded("maps", np.maximum(maps, 0))
     stride = config["primary_stride"]
     channels = convolution(maps, weights["primary.conv.weight"], weights["primary.conv.bias"], stride)[0]
@@ -40,9 +44,12 @@ def network(
     if routing == "dynamic":
         votes = prediction_vectors(u, weights["routing.weight"])
         r, p, q = config["iterations"], config["lower"], config["upper"]
-        return routing_procedure(votes, r, config["normalization"], p, q)[0]
+        return routing_procedure(votes, r, config["normalization"], p, q, weights.get("routing.bias"))[0]
     u = rounded("capsules", u)
     sums = np.zeros(weights["routing.weight"].shape[1])
-    for row, number in zip(weights["routing.weight"], u.flat, strict=True):
-        sums += row * number
-    return np.stack([squash(s) for s in sums.reshape(config["classes"], -1)])
+    for row, entry in zip(weights["routing.weight"], u.flat, strict=True):
+        sums += row * entry
+    by_class = sums.reshape(config["classes"], -1)
+    if "routing.bias" in weights:
+        by_class = by_class + weights["routing.bias"]
+    return np.stack([squash(s) for s in by_class])

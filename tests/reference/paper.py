@@ -41,8 +41,33 @@ def softmax(row: Array) -> Array:
     return np.array([number / sum(shifted) for number in shifted])
 
 
+def leaky_softmax(row: Array) -> Array:
+    """Sabour's code: softmax over the classes and one more logit, 0, whose share is dropped."""
+    return softmax(np.array([0.0, *row]))[1:]
+
+
+def sparsemax(row: Array) -> Array:
+    """Martins and Astudillo (2016): the nearest point of the simplex."""
+    ordered = sorted(map(float, row), reverse=True)
+    total, threshold = 0.0, 0.0
+    for k, number in enumerate(ordered, 1):
+        total += number
+        if 1 + k * number > total:
+            threshold = (total - 1) / k
+    return np.array([max(0.0, float(number) - threshold) for number in row])
+
+
 def normalize(row: Array, normalization: str, p: float, q: float) -> Array:
-    return max_min(row, p, q) if normalization == "max_min" else softmax(row)
+    if normalization == "max_min":
+        return max_min(row, p, q)
+    return {"softmax": softmax, "leaky_softmax": leaky_softmax, "sparsemax": sparsemax}[normalization](row)
+
+
+def start(normalization: str, classes: int) -> float:
+    """The coefficient of the first iteration."""
+    if normalization == "max_min":
+        return 1.0
+    return 1.0 / (classes + 1) if normalization == "leaky_softmax" else 1.0 / classes
 
 
 def prediction_vectors(u: Array, weight: Array) -> Array:
@@ -58,9 +83,14 @@ def prediction_vectors(u: Array, weight: Array) -> Array:
 
 
 def routing_procedure(
-    votes: Array, r: int = 3, normalization: str = "max_min", p: float = 0.0, q: float = 1.0
+    votes: Array,
+    r: int = 3,
+    normalization: str = "max_min",
+    p: float = 0.0,
+    q: float = 1.0,
+    bias: Array | None = None,
 ) -> tuple[Array, Array]:
-    """The Max-Min Routing Procedure for one image.
+    """The Max-Min Routing Procedure for one image; a bias (j e) is added to the sums, as in Sabour's code.
 
     Returns:
         The capsules v (j e), and the coefficients (r i j) that line 4 used in each iteration.
@@ -70,7 +100,7 @@ def routing_procedure(
     c = np.zeros((i_count, j_count))
     for i in range(i_count):  # line 2
         for j in range(j_count):
-            c[i, j] = 1.0 if normalization == "max_min" else 1.0 / j_count
+            c[i, j] = start(normalization, j_count)
     v = np.zeros((j_count, e_count))
     used = []
     for _ in range(r):  # line 3
@@ -79,6 +109,8 @@ def routing_procedure(
         for j in range(j_count):  # line 4
             for i in range(i_count):
                 s[j] += c[i, j] * votes[i, j]
+            if bias is not None:
+                s[j] += bias[j]
         for j in range(j_count):  # line 5
             v[j] = squash(s[j])
         for i in range(i_count):  # line 6
@@ -89,7 +121,7 @@ def routing_procedure(
     return v, np.stack(used)
 
 
-def fast_routing(coefficients: Array, votes: Array) -> Array:
+def fast_routing(coefficients: Array, votes: Array, bias: Array | None = None) -> Array:
     """The Fast Routing Procedure for Inference, for one image: capsules (j e)."""
     i_count, j_count, e_count = votes.shape
     v = np.zeros((j_count, e_count))
@@ -97,6 +129,8 @@ def fast_routing(coefficients: Array, votes: Array) -> Array:
         s = np.zeros(e_count)
         for i in range(i_count):  # line 2
             s += coefficients[i, j] * votes[i, j]
+        if bias is not None:
+            s += bias[j]
         v[j] = squash(s)  # line 3
     return v
 
@@ -154,6 +188,14 @@ def columns_master(
     for i in range(i_count):
         container[i] = normalize(container[i], normalization, p, q)
     return container
+
+
+def mean_master(coefficients: Sequence[Array]) -> Array:
+    """A hidden layer: the mean of all matrices (i j)."""
+    total = np.zeros_like(coefficients[0])
+    for matrix in coefficients:
+        total += matrix
+    return total / len(coefficients)
 
 
 def pooled_master(

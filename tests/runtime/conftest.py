@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, fold
-from fastcaps.runtime import export
+from fastcaps.exporting import export
 
 
 def small_config(**changes: Any) -> CapsNetConfig:
@@ -44,7 +44,7 @@ def exported(network: CapsNet | FastCapsNet, path: Path, **options: Any) -> Path
     # Labelled by the network itself: it is right about all of them.
     tests = [(images, network.predict(images))]
     defaults: dict[str, Any] = {"calibration": [images], "threads": 1, "background": 0.0}
-    export(network, path, tests, **(defaults | options))
+    export(network, path, tests=tests, **(defaults | options))
     return path
 
 

@@ -11,6 +11,7 @@ from tests.training.test_trainer import Killed, same, weights
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
 from fastcaps.data import Augmentation, batches
 from fastcaps.master.uniform import uniform_coefficients
+from fastcaps.nn import DynamicRouting
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import Report, Run, Trainer, TrainSettings
 from fastcaps.training.trainer import count_correct
@@ -45,7 +46,7 @@ def test_a_new_network_with_coefficients_from_a_file(data, config, tmp_path):
     other = CapsNet(config)
     master = accumulate(other, batches(data.train, 16, view=data.augmentation.test_view))
     fixed = trainer(data, config, tmp_path, master=master, epochs=40, test_every=40)
-    fixed.model.routing.draw_for(master.values)
+    fixed.model.routing.reset_parameters(master.values)
     history = fixed.fit()
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
     assert history[-1]["test_accuracy"] > 0.8
@@ -63,7 +64,7 @@ def test_fixed_ones_are_one_iteration_of_routing(data, config, tmp_path):
     assert uniform.iteration == 1
     fixed = trainer(data, config, tmp_path / "fixed", master=uniform)
     single = trainer(data, config, tmp_path / "single")
-    single.model.routing.iterations = 1
+    single.model.routing.routing = DynamicRouting(1)
     single.model.load_state_dict(fixed.model.state_dict())
     for one, other in zip(fixed.fit(), single.fit(), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
@@ -122,7 +123,7 @@ def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_
     again._start_afresh()
     torch.manual_seed(0)
     new = CapsNet(config)
-    new.routing.draw_for(master.values)
+    new.routing.reset_parameters(master.values)
     assert same(again.model.state_dict(), new.state_dict())
     assert not again.optimizer.state
 

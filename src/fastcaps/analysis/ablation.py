@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
-from fastcaps.functional import fold_weights, folded_routing
-from fastcaps.nn import CapsNet
+from fastcaps.nn import CapsNet, FoldedCapsuleLayer
 
 
 @dataclass(frozen=True)
@@ -108,14 +107,14 @@ def answers(
         Labels ``(n)``, the answers of dynamic routing ``(n)``, and those with each matrix ``(matrices, n)``.
     """
     weight = model.routing.weight
-    folded = [fold_weights(weight.detach(), matrix.to(weight.device, weight.dtype)) for matrix in matrices]
+    folded = [FoldedCapsuleLayer.from_layer(model.routing, matrix) for matrix in matrices]
     truth, dynamic = [], []
     fixed: list[list[NDArray[np.int64]]] = [[] for _ in folded]
     for images, labels in batches:
         lower = model.lower_capsules(images.to(weight.device))  # (b, i, d)
-        dynamic.append(_longest(model.routing(lower).capsules))
+        dynamic.append(_longest(model.routing(lower)))
         for number, one in enumerate(folded):
-            fixed[number].append(_longest(folded_routing(lower, one, model.config.classes, torch.get_num_threads())))
+            fixed[number].append(_longest(one(lower)))
         truth.append(labels.cpu().numpy())
         observe(len(labels))
     if not truth:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.distributed import World
-from fastcaps.functional import normalize
+from fastcaps.functional import get_normalization
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn.config import CapsNetConfig
 
@@ -32,10 +32,9 @@ class CoefficientHistogram:
 
     @classmethod
     def of(cls, config: CapsNetConfig) -> Self:
-        """For a network's coefficients: from 0 to 1, wider where its Max-Min bounds are."""
-        if config.normalization == "softmax":
-            return cls(config.iterations)
-        return cls(config.iterations, min(0.0, config.lower), max(1.0, config.upper))
+        """For the coefficients of a network: from 0 to 1, wider where the bounds of its normalization are."""
+        lower, upper = get_normalization(config.normalization, lower=config.lower, upper=config.upper).bounds
+        return cls(config.iterations, min(0.0, lower), max(1.0, upper))
 
     @property
     def edges(self) -> Floats:
@@ -79,7 +78,7 @@ class CoefficientHistogram:
 def by_position(values: NDArray[np.floating], config: CapsNetConfig) -> Floats:
     """Coefficients ``(i j)`` as a map of positions for each class and capsule type ``(j types height width)``.
 
-    The order of the lower capsules is that of `fastcaps.nn.PrimaryCaps`.
+    The order of the lower capsules is that of `fastcaps.nn.PrimaryCapsules`.
     """
     expected = (config.lower_capsules, config.classes)
     if values.shape != expected:
@@ -95,5 +94,5 @@ def normalized_containers(containers: Tensor, master: MasterCoefficients) -> Flo
     The paper's step 2; step 3 takes of each container its own class's column.
     """
     means = containers / master.counts[:, None, None]  # (j, i, j)
-    rows: Floats = normalize(means, master.normalization, master.lower, master.upper).numpy()
+    rows: Floats = master.normalization(means).numpy()
     return rows

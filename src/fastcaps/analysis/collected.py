@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import safetensors.numpy
@@ -20,7 +20,7 @@ from fastcaps._files import write_atomically
 from fastcaps.analysis.coefficients import CoefficientHistogram
 from fastcaps.analysis.correlations import ClassCorrelations
 from fastcaps.distributed import ALONE, World
-from fastcaps.functional import Normalization, prediction_vectors, routing_trace
+from fastcaps.functional import prediction_vectors, routing_trace
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
 
@@ -107,7 +107,7 @@ def collect(
             same result.
     """
     config = model.config
-    weight = model.routing.weight
+    weight, normalization = model.routing.weight, model.routing.routing.normalization
     correlations = ClassCorrelations(config.lower_capsules, config.classes)
     histogram = CoefficientHistogram.of(config)
     image_sums = torch.zeros(config.classes, config.channels, config.height, config.width, dtype=torch.float64)
@@ -117,13 +117,8 @@ def collect(
         truth = checked_labels(labels.cpu(), len(images), config.classes)
         lower = model.lower_capsules(images.to(weight.device))  # (b, i, d)
         for capsules, own in zip(torch.split(lower, _PIECE), torch.split(truth, _PIECE), strict=True):
-            trace = routing_trace(
-                prediction_vectors(capsules, weight),
-                config.iterations,
-                cast(Normalization, config.normalization),
-                config.lower,
-                config.upper,
-            )  # (b, r, i, j)
+            votes = prediction_vectors(capsules, weight)  # (b, i, j, e)
+            trace = routing_trace(votes, config.iterations, normalization, bias=model.routing.bias)  # (b, r, i, j)
             histogram.update(trace)
             last = trace[torch.arange(len(own)), -1, :, own.to(trace.device)]  # (b, i)
             found = last.float().cpu().numpy()

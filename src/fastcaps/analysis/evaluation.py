@@ -16,10 +16,9 @@ from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
 from fastcaps.distributed import ALONE, World
-from fastcaps.functional import fold_weights, folded_routing, normalize
 from fastcaps.functional.labels import checked_labels
-from fastcaps.master import MasterCoefficients
-from fastcaps.nn import CapsNet, CapsuleNetwork, fold
+from fastcaps.master import MasterCoefficients, fold
+from fastcaps.nn import CapsNet, CapsuleNetwork
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def evaluate(
         network.eval()
     weight = model.routing.weight
     fast = fold(model, master)
-    uniform = fold(model, torch.ones_like(master.values))
+    uniform = fold(model, "uniform")
     ways: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "dynamic": lambda images, labels: model(images).lengths,
         "fast": lambda images, labels: fast(images).lengths,
@@ -204,15 +203,12 @@ def _check_fits(other: CapsuleNetwork, model: CapsNet) -> None:
 def _own_lengths(
     model: CapsNet, containers: Tensor, master: MasterCoefficients, images: Tensor, labels: Tensor
 ) -> Tensor:
-    """Lengths ``(b j)`` with each image's own class's container, normalised, for coefficients."""
-    weight = model.routing.weight
+    """Lengths ``(b j)`` with the normalized container of each image's own class as coefficients."""
     capsules = model.lower_capsules(images)  # (b, i, d)
     lengths = capsules.new_empty(len(images), model.config.classes)
     for label in torch.unique(labels):
-        mean = containers[label] / master.counts[label]  # (i, j)
-        rows = normalize(mean, master.normalization, master.lower, master.upper)  # (i, j)
+        coefficients = master.normalization(containers[label] / master.counts[label])  # (i, j)
         mine = labels == label
-        folded = fold_weights(weight, rows.to(weight.device, weight.dtype))  # (i·d, j·e)
-        own = folded_routing(capsules[mine], folded, model.config.classes)  # (b, j, e)
+        own = model.routing.apply_coefficients(capsules[mine], coefficients)  # (b, j, e)
         lengths[mine] = torch.linalg.vector_norm(own, dim=-1)
     return lengths

@@ -19,6 +19,7 @@ from matplotlib.patches import ConnectionPatch, FancyArrowPatch, FancyBboxPatch,
 from numpy.typing import NDArray
 
 from fastcaps.analysis.capsules import Lengths
+from fastcaps.functional import get_normalization
 from fastcaps.nn.config import CapsNetConfig
 
 Array = NDArray[np.floating]
@@ -522,7 +523,7 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
     # Both ways from lower capsules to class capsules.
     panel.add_patch(_plain_arrow((61.0, middle + 4.4), (73.0, middle + 4.4), DYNAMIC))
     panel.add_patch(_plain_arrow((61.0, middle - 4.4), (73.0, middle - 4.4), FAST))
-    rule = "Max-Min" if config.normalization == "max_min" else "softmax"
+    rule = get_normalization(config.normalization).title
     panel.text(66.8, middle + 7.6, "dynamic", ha="center", fontsize=7.5, color=DYNAMIC, fontweight="bold")
     panel.text(66.8, middle + 5.4, f"{config.iterations} × {rule}", ha="center", fontsize=7, color=DYNAMIC)
     panel.text(66.8, middle - 7.4, "fast", ha="center", fontsize=7.5, color=FAST, fontweight="bold")

@@ -86,8 +86,9 @@ def report_page(numbers: Mapping[str, Any], pictures: Mapping[str, bytes]) -> st
 <p class="about">A capsule network on {html.escape(evaluation["data"])}{generated}:
 {n("network/lower_capsules", ",")} lower capsules, {n("network/classes")} classes,
 {n("network/iterations")} iterations of
-{_rule(evaluation["master"]["normalization"])} routing. Coefficients of {n("training/images", ",")} training images,
-accuracies on {n("evaluation/images", ",")} {evaluation["part"]} images.{partly}</p>
+{html.escape(numbers["network"]["normalization_title"])} routing.
+Coefficients of {n("training/images", ",")} training images, accuracies
+on {n("evaluation/images", ",")} {evaluation["part"]} images.{partly}</p>
 <p class="verdict">{html.escape(verdict(evaluation))}</p></header>
 {_variants(n)}
 <nav aria-label="Contents"><ol>{contents}</ol></nav>
@@ -299,7 +300,7 @@ def _histogram(n: _Numbers) -> _Picture:
 def _spread(n: _Numbers, path: str, where: str) -> str:
     last = len(n.value(f"{path}/mean")) - 1
     return (
-        f"{where} ({_rule(n.value(f'{path}/normalization'))}) coefficients start at {n(f'{path}/start', '.3g')}; in "
+        f"{where} ({n.value(f'{path}/normalization_title')}) coefficients start at {n(f'{path}/start', '.3g')}; in "
         f"the last iteration {n(f'{path}/near_start/{last}', '.1%')} are within 0.05 of that, "
         f"{n(f'{path}/near_0/{last}', '.1%')} within 0.05 of 0 and {n(f'{path}/near_1/{last}', '.1%')} within 0.05 of "
         f"1; their mean is {n(f'{path}/mean/{last}', '.2f')}, their standard deviation "
@@ -471,10 +472,6 @@ def _provenance(n: _Numbers) -> str:
     rows = "".join(f"<dt>{key}</dt><dd>{html.escape(str(value))}</dd>" for key, value in entries.items())
     words = "All numbers, arrays too, are in analysis.json beside this page."
     return f"<h2>Where it comes from</h2><dl>{rows}</dl><p>{words}</p>"
-
-
-def _rule(normalization: str) -> str:
-    return {"max_min": "Max-Min", "softmax": "softmax"}[normalization]
 
 
 def _figure(picture: _Picture, png: bytes) -> str:

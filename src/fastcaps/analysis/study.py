@@ -19,8 +19,9 @@ from fastcaps.analysis.capsules import Lengths, disagreements, output_lengths, t
 from fastcaps.analysis.coefficients import CoefficientHistogram, by_position, normalized_containers
 from fastcaps.analysis.collected import TrainingPass
 from fastcaps.analysis.correlations import mean_within_and_between, neighbours, pairwise_correlations
-from fastcaps.master import MasterCoefficients
-from fastcaps.nn import CapsNet, fold
+from fastcaps.functional import get_normalization
+from fastcaps.master import MasterCoefficients, fold
+from fastcaps.nn import CapsNet
 from fastcaps.nn.config import CapsNetConfig
 
 # What is added to a number of a class capsule, as in Sabour et al. (2017).
@@ -96,6 +97,7 @@ def _network(config: CapsNetConfig) -> dict[str, Any]:
         "grid": list(config.grid),
         "stem_size": list(config.stem_size),
         "lower_capsules": config.lower_capsules,
+        "normalization_title": get_normalization(config.normalization).title,
     }
 
 
@@ -180,8 +182,7 @@ def _coefficients(
 ) -> None:
     """How they are spread after each iteration, beside another run's (analysis 6)."""
     numbers["coefficients"] = _spread(training.histogram, config)
-    words = {"max_min": "Max-Min", "softmax": "softmax"}
-    histograms = {f"this run, {words[config.normalization]}": training.histogram}
+    histograms = {f"this run, {get_normalization(config.normalization).title}": training.histogram}
     if compared is not None:
         name, other, other_config = compared
         numbers["compared"] = {
@@ -189,7 +190,7 @@ def _coefficients(
             "images": int(other.counts.sum()),
             **_spread(other.histogram, other_config),
         }
-        histograms[f"{name}, {words[other_config.normalization]}"] = other.histogram
+        histograms[f"{name}, {get_normalization(other_config.normalization).title}"] = other.histogram
     found["coefficients"] = draw.histogram_figure(
         {title: (histogram.edges, histogram.shares) for title, histogram in histograms.items()}
     )
@@ -197,12 +198,13 @@ def _coefficients(
 
 def _spread(histogram: CoefficientHistogram, config: CapsNetConfig) -> dict[str, Any]:
     """What a histogram says; mean and deviation are of its bins' middles."""
-    start = 1.0 if config.normalization == "max_min" else 1 / config.classes
+    start = get_normalization(config.normalization).start(config.classes)
     middles = (histogram.edges[:-1] + histogram.edges[1:]) / 2
     means = histogram.shares @ middles  # (r)
     deviations = np.sqrt(np.maximum(histogram.shares @ middles**2 - means**2, 0))
     return {
         "normalization": config.normalization,
+        "normalization_title": get_normalization(config.normalization).title,
         "start": _plain(start),
         "edges": _plain(histogram.edges),
         "counts": histogram.counts.tolist(),
@@ -238,7 +240,9 @@ def _master_matrix(
     found["types"] = draw.types_figure(maps, names)
     places = [np.unravel_index(int(m.argmax()), m.shape) for m in means]
     ranges = means.max((1, 2)) - means.min((1, 2))
-    low, high = (0.1, 0.9) if config.normalization == "max_min" else (0.5 / config.classes, 2 / config.classes)
+    # Near the bounds, where coefficients start at the upper one; otherwise half and twice the start.
+    start = get_normalization(config.normalization).start(config.classes)
+    low, high = (0.1, 0.9) if start == 1 else (0.5 * start, 2 * start)
     numbers["master"] = {
         **master.summary(),
         "mean": _plain(values.mean()),

@@ -22,7 +22,8 @@ from fastcaps.benchmark.engines import (
     Engine,
     engine,
 )
-from fastcaps.nn import CapsNet, CapsuleNetwork, fold
+from fastcaps.master import fold
+from fastcaps.nn import CapsNet, CapsuleNetwork
 
 # Each with the network that is its reference.
 COMPARED = {

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fastcaps.benchmark.plain import ConvolutionalBaseline, PlainCapsNet
-from fastcaps.nn import CapsNet, CapsNetConfig, fold
-from fastcaps.runtime.exporting import calibrated
-from fastcaps.runtime.graph import network_graph
+from fastcaps.exporting.exporter import calibrated
+from fastcaps.exporting.graph import network_graph
+from fastcaps.master import fold
+from fastcaps.nn import CapsNet, CapsNetConfig
 
 # In PyTorch unless the name says ONNX; "folded" alone takes for each batch the fastest way of convolution.
 PLAIN, DYNAMIC, LETTER = "plain dynamic", "dynamic", "fast, votes × C"

@@ -5,23 +5,28 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fastcaps.functional import fast_routing, max_min, prediction_vectors, squash
+from fastcaps.functional import MaxMin, Normalization, fast_routing, prediction_vectors, squash
 from fastcaps.nn import CapsNet, CapsNetConfig
-from fastcaps.nn.layers import standardized
+from fastcaps.nn.convolutional import standardized
 
 
 def plain_routing(
-    votes: Tensor, iterations: int = 3, normalization: str = "max_min", lower: float = 0.0, upper: float = 1.0
+    votes: Tensor,
+    iterations: int = 3,
+    normalization: Normalization | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Votes ``(b i j e)`` to capsules ``(b j e)`` by dynamic routing: einsum, and autograd through the loop."""
     b, i, j, _ = votes.shape
+    normalization = MaxMin() if normalization is None else normalization
     logits = votes.new_zeros(b, i, j)
-    coefficients = votes.new_full((b, i, j), 1.0 if normalization == "max_min" else 1 / j)
+    coefficients = votes.new_full((b, i, j), normalization.start(j))
     for iteration in range(iterations):
-        capsules = squash(torch.einsum("bij,bije->bje", coefficients, votes))
+        sums = torch.einsum("bij,bije->bje", coefficients, votes)
+        capsules = squash(sums if bias is None else sums + bias)
         if iteration < iterations - 1:
             logits = logits + torch.einsum("bije,bje->bij", votes, capsules)
-            coefficients = max_min(logits, lower, upper) if normalization == "max_min" else logits.softmax(-1)
+            coefficients = normalization(logits)
     return capsules
 
 
@@ -35,7 +40,8 @@ class PlainCapsNet(nn.Module):
     def __init__(self, model: CapsNet, coefficients: Tensor | None = None) -> None:
         super().__init__()
         self.standardize = model.config.standardize
-        self.stem = nn.Sequential(model.stem.conv, nn.ReLU())
+        norms = [] if model.stem.norm is None else [model.stem.norm]
+        self.stem = nn.Sequential(*model.stem.layers, model.stem.conv, *norms, nn.ReLU())
         self.primary = _PlainPrimary(model)
         self.routing = _PlainRouting(model, coefficients)
 
@@ -50,23 +56,24 @@ class _PlainPrimary(nn.Module):
     def __init__(self, model: CapsNet) -> None:
         super().__init__()
         self.conv, self.dimension = model.primary.conv, model.config.lower_dimension
+        self.norm = model.primary.norm or nn.Identity()
 
     def forward(self, maps: Tensor) -> Tensor:
-        channels = self.conv(maps).permute(0, 2, 3, 1)  # (b, y, x, types·d)
+        channels = self.norm(self.conv(maps)).permute(0, 2, 3, 1)  # (b, y, x, types·d)
         return squash(channels.unflatten(3, (-1, self.dimension)).flatten(1, 3))  # (b, i, d)
 
 
 class _PlainRouting(nn.Module):
     def __init__(self, model: CapsNet, coefficients: Tensor | None) -> None:
         super().__init__()
-        self.weight, self.coefficients, self.config = model.routing.weight, coefficients, model.config
+        self.layer, self.coefficients = model.routing, coefficients
 
     def forward(self, lower: Tensor) -> Tensor:
-        votes = prediction_vectors(lower, self.weight)  # (b, i, j, e)
+        layer, routing = self.layer, self.layer.routing
+        votes = prediction_vectors(lower, layer.weight)  # (b, i, j, e)
         if self.coefficients is None:
-            config = self.config
-            return plain_routing(votes, config.iterations, config.normalization, config.lower, config.upper)
-        return fast_routing(votes, self.coefficients)
+            return plain_routing(votes, routing.iterations, routing.normalization, layer.bias)
+        return fast_routing(votes, self.coefficients, bias=layer.bias)
 
 
 class ConvolutionalBaseline(nn.Sequential):
@@ -92,7 +99,7 @@ class ConvolutionalBaseline(nn.Sequential):
         """The same as an ONNX model, from bytes ``(b c h w)`` to ``scores (b j)``."""
         from onnx import TensorProto
 
-        from fastcaps.runtime.graph import Graph
+        from fastcaps.exporting.graph import Graph
 
         graph = Graph()
         numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)

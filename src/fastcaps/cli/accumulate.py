@@ -127,9 +127,8 @@ def accumulate(
     else:
         _print_filters(master.filters)
         words = f"iteration {master.iteration}" + (" (after the last)" if number == "after" else "")
-        typer.echo(
-            f"{path}: coefficients of {words} of {int(master.counts.sum())} images, {master.normalization}, {method}"
-        )
+        rule = master.normalization.name
+        typer.echo(f"{path}: coefficients of {words} of {int(master.counts.sum())} images, {rule}, {method}")
         typer.echo(f"next: fastcaps evaluate {run}{f' --master {out}' if out else ''}", err=True)
 
 

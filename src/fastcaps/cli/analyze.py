@@ -132,7 +132,7 @@ def analyzed(
     from fastcaps.analysis.study import study
     from fastcaps.data import batches
     from fastcaps.distributed import current
-    from fastcaps.nn import fold
+    from fastcaps.master import fold
     from fastcaps.nn.pretrained import weights_hash
     from fastcaps.training import Run
 

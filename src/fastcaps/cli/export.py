@@ -43,10 +43,10 @@ def export(
 
     Example:  fastcaps export runs/mnist mnist.onnx --precision int8
     """
-    require("fastcaps export", "torch", "sklearn", "onnx", "onnxruntime")
+    require("fastcaps export", "torch", "sklearn", "onnx", "onnxscript", "onnxruntime")
     from fastcaps import fold
     from fastcaps.data import batches
-    from fastcaps.runtime import export as write
+    from fastcaps.exporting import export as write
     from fastcaps.training import Run
 
     size = _size(batch)
@@ -63,7 +63,7 @@ def export(
         about = write(
             network,
             out,
-            batches(tests, BATCH, view=data.augmentation.middle),
+            tests=batches(tests, BATCH, view=data.augmentation.middle),
             precision=precision,
             calibration=training,
             batch=size,

@@ -11,12 +11,13 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps.cli._common import Json, Threads, command, counted, print_json, set_up
-from fastcaps.nn.config import CapsNetConfig
 from fastcaps.shipped import ONNX, located
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from fastcaps.runtime.pictures import TakesImages
 
     Lengths = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
@@ -27,7 +28,8 @@ _PIECE = 64
 class _Network(NamedTuple):
     """What classifies: the ways of routing it was asked for, each from bytes ``(b c h w)`` to lengths ``(b j)``."""
 
-    config: CapsNetConfig
+    image: "TakesImages"
+    class_names: Sequence[str]
     background: float | None
     ways: "dict[str, Lengths]"
 
@@ -74,7 +76,7 @@ def predict(
         try:
             content = given if path == _STDIN else None
             name = Path("standard input") if path == _STDIN else path
-            return inverted(network_input(name, network.config, content), network.background, invert)
+            return inverted(network_input(name, network.image, content), network.background, invert)
         except FileNotFoundError:
             return f"{path} does not exist"
         except (ValueError, OSError) as error:
@@ -93,7 +95,7 @@ def predict(
                 batch = np.stack([pixels for _, pixels, _ in found])  # (b, c, h, w)
                 answers = {name: way(batch) for name, way in network.ways.items()}
                 for k, (path, _, turned) in enumerate(found):
-                    best = {name: _best(lengths[k], network.config) for name, lengths in answers.items()}
+                    best = {name: _best(lengths[k], network.class_names) for name, lengths in answers.items()}
                     results.append({"image": str(path), "inverted": turned, **best})
             observe(len(piece))
     if as_json:
@@ -133,13 +135,13 @@ def _listed(images: Sequence[str], failed: list[dict[str, str]]) -> list[Path]:
     return paths
 
 
-def _best(lengths: "NDArray[np.float32]", config: CapsNetConfig) -> dict[str, Any]:
+def _best(lengths: "NDArray[np.float32]", class_names: Sequence[str]) -> dict[str, Any]:
     """The two longest of one image's capsules ``(j)``."""
     first, second = (int(k) for k in (-lengths).argsort(kind="stable")[:2])
     return {
-        "class": config.class_names[first],
+        "class": class_names[first],
         "length": float(lengths[first]),
-        "runner_up": config.class_names[second],
+        "runner_up": class_names[second],
         "runner_up_length": float(lengths[second]),
     }
 
@@ -181,8 +183,10 @@ def _exported(model: Path, routing: str | None, threads: int | None) -> _Network
             f"{model} was exported with {predictor.routing} routing, --routing {routing} was asked for: export that, "
             "too, or give the run folder"
         )
-    ways: dict[str, Lengths] = {predictor.routing: lambda images: predictor(images).lengths}
-    return _Network(predictor.config, predictor.background, ways)
+    if predictor.image is None:
+        raise ValueError(f"{model} takes inputs of shape {predictor.input_shape}, expected (channels, height, width)")
+    ways: dict[str, Lengths] = {predictor.routing: predictor.scores}
+    return _Network(predictor.image, predictor.class_names, predictor.background, ways)
 
 
 def _trained(model: Path, routing: str, threads: int | None) -> _Network:
@@ -210,4 +214,4 @@ def _trained(model: Path, routing: str, threads: int | None) -> _Network:
     if routing in ("dynamic", "both"):
         ways["dynamic"] = way(dynamic)
     background = 0.0 if run.about["data"]["name"] in BLACK_EDGES else None
-    return _Network(dynamic.config, background, ways)
+    return _Network(dynamic.config, dynamic.config.class_names, background, ways)

@@ -56,7 +56,8 @@ def train(
     ] = False,
     data_dir: DataDir = None,
     normalization: Annotated[
-        Literal["max_min", "softmax"] | None, typer.Option(help="Of the coefficients; max_min by default.")
+        str | None,
+        typer.Option(help="Normalization of the coefficients: max_min (default), softmax or leaky_softmax."),
     ] = None,
     iterations: Annotated[int | None, typer.Option(help="Of dynamic routing; 3 by default.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images; by data set.")] = None,
@@ -113,6 +114,7 @@ def train(
 
     from fastcaps.data import load
     from fastcaps.distributed import current
+    from fastcaps.functional import get_normalization
     from fastcaps.master import MasterCoefficients, uniform_coefficients
     from fastcaps.nn import CapsNet
     from fastcaps.nn.pretrained import weights_hash
@@ -167,6 +169,11 @@ def train(
     if start is None:
         settings = TrainSettings.for_data(images.name, **options)
         torch.manual_seed(settings.seed)
+        if normalization is not None:
+            try:
+                get_normalization(normalization)
+            except ValueError as error:
+                raise typer.BadParameter(f"--normalization {normalization}: {error}") from None
         changes = {**chosen(normalization=normalization, iterations=iterations), **_changes(network or [])}
         model = CapsNet(images.config(**changes)).to(target)
     else:
@@ -197,7 +204,7 @@ def train(
         about["master"] = coefficients.summary()
         check_not_held_out(coefficients, images, settings)
         if start is None:
-            model.routing.draw_for(coefficients.values)
+            model.routing.reset_parameters(coefficients.values)
     with training_progress(out.name) as observe:
         trainer = Trainer(
             model,

@@ -1,14 +1,23 @@
-"""The paper's mathematics as pure functions on tensors.
+"""The paper's mathematics as pure functions of tensors.
 
 Shapes are written with one legend throughout the project: ``b`` batch, ``i`` lower capsules, ``j`` class
 capsules, ``d`` lower dimension, ``e`` class dimension. Votes are ``(b i j e)``, weights ``(i d j e)``,
 routing coefficients ``(b i j)``, class capsules ``(b j e)``.
 """
 
-from fastcaps.functional.capsules import Normalization, max_min, normalize, squash
+from typing import Any
+
 from fastcaps.functional.losses import cross_entropy_loss, margin_loss, reconstruction_loss
+from fastcaps.functional.normalizations import (
+    LeakySoftmax,
+    MaxMin,
+    Normalization,
+    Softmax,
+    get_normalization,
+    normalization_names,
+)
 from fastcaps.functional.routing import (
-    Routing,
+    RoutingOutput,
     dynamic_routing,
     fast_routing,
     fold_weights,
@@ -18,16 +27,20 @@ from fastcaps.functional.routing import (
     routing_trace,
     trace_capsules,
 )
+from fastcaps.functional.squashing import squash
 
 __all__ = [
     "squash",
-    "max_min",
-    "normalize",
     "Normalization",
+    "MaxMin",
+    "Softmax",
+    "LeakySoftmax",
+    "get_normalization",
+    "normalization_names",
     "prediction_vectors",
     "dynamic_routing",
     "route_capsules",
-    "Routing",
+    "RoutingOutput",
     "routing_trace",
     "trace_capsules",
     "fast_routing",
@@ -37,3 +50,15 @@ __all__ = [
     "cross_entropy_loss",
     "reconstruction_loss",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what an old name stands for, with a warning; gone with the next release."""
+    from fastcaps.functional import _deprecated
+
+    if name == "Routing":
+        _deprecated.warn("fastcaps.functional.Routing", "fastcaps.functional.RoutingOutput")
+        return RoutingOutput
+    if name in ("normalize", "max_min"):
+        return getattr(_deprecated, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

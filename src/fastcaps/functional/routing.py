@@ -9,9 +9,9 @@ Inside, the classes come first and votes lie in memory as ``(j b i e)``: every s
 a matrix product. `route_capsules` works on a few images at a time, so that memory doesn't grow with the batch, in one
 of two ways:
 
-- `_Formed`: make their votes in one reused buffer, and make them again when going backwards, which costs less than
-  keeping them.
-- `_Unformed`: with ``û_ij = W_ij u_i`` a sum is ``Σ_i W_ij (c_ij u_i)`` and an agreement is ``u_i · (W_ijᵀ v_j)``. What
+- `_VoteChunks`: compute their votes in one reused buffer, and compute them again in the backward pass, which costs
+  less than storing them.
+- `_VoteFree`: with ``û_ij = W_ij u_i`` a sum is ``Σ_i W_ij (c_ij u_i)`` and an agreement is ``u_i · (W_ijᵀ v_j)``. What
   lies between is then as long as a lower capsule, not as a class capsule; but every pass reads the weights again. It
   pays where lower capsules are much shorter and images are many.
 """
@@ -23,26 +23,22 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fastcaps._checks import check_normalization
-from fastcaps.functional.capsules import (
-    Normalization,
-    normalize,
-    normalize_gradient,
-    squash,
-    squash_gradient,
-)
+from fastcaps.functional._deprecated import accept_bounds
+from fastcaps.functional._eager import is_eager
+from fastcaps.functional.normalizations import Normalization, get_normalization
+from fastcaps.functional.squashing import squash, squash_gradient
 
-# Votes, or without them coefficients, made at a time by `route_capsules`: few enough for a processor's outer cache.
+# Votes, or without them coefficients, computed at a time by `route_capsules`: few enough for a processor's outer cache.
 _PIECE_BYTES = 16 * 2**20
-# What lies between two of its products where it makes no votes: little enough for the inner caches.
+# What lies between two of its products where it computes no votes: little enough for the inner caches.
 _PRODUCT_BYTES = 2 * 2**20
-# Votes are not made for at least as many images, when they are at least as many times as long as lower capsules: on
-# a processor; elsewhere one product a class is too little work at a time.
-_UNFORMED = 32, 4
+# Votes are not computed for at least as many images, when they are at least as many times as long as lower capsules: on
+# a processor; elsewhere one product per class is too little work at a time.
+_VOTE_FREE = 32, 4
 
 
-class Routing(NamedTuple):
-    """What dynamic routing gives: class capsules ``(b j e)``, and the coefficients ``(b i j)`` that made them."""
+class RoutingOutput(NamedTuple):
+    """Capsules ``(b j e)``, and the coefficients ``(b i j)`` that were used to compute them."""
 
     capsules: Tensor
     coefficients: Tensor
@@ -51,12 +47,15 @@ class Routing(NamedTuple):
 class _Settings(NamedTuple):
     iterations: int
     normalization: Normalization
-    lower: float
-    upper: float
 
-    def start(self, classes: int) -> float:
-        """The coefficient that every capsule has in the first iteration."""
-        return 1.0 if self.normalization == "max_min" else 1.0 / classes
+    def normalize(self, logits: Tensor) -> Tensor:
+        """Coefficients of logits, both ``(j b i)``."""
+        return self.normalization(logits.permute(1, 2, 0)).permute(2, 0, 1)
+
+    def gradient(self, logits: Tensor, on_coefficients: Tensor) -> Tensor:
+        """Gradient on the logits, all ``(j b i)``; the caller may write into it."""
+        on_logits = self.normalization.gradient(logits.permute(1, 2, 0), on_coefficients.permute(1, 2, 0))
+        return on_logits.permute(2, 0, 1)
 
 
 class _Step(NamedTuple):
@@ -69,7 +68,7 @@ class _Step(NamedTuple):
 
 
 def prediction_vectors(lower_capsules: Tensor, weight: Tensor) -> Tensor:
-    """Every lower capsule's vote for every class capsule (eq. 1, left): ``û_j|i = W_ij u_i``.
+    """Return the vote of every lower capsule for every class capsule (eq. 1, left): ``û_j|i = W_ij u_i``.
 
     Args:
         lower_capsules: ``(b i d)``.
@@ -82,80 +81,84 @@ def prediction_vectors(lower_capsules: Tensor, weight: Tensor) -> Tensor:
     return torch.einsum("bid,idje->bije", lower_capsules, weight)
 
 
+@accept_bounds(2)
 def dynamic_routing(
     votes: Tensor,
     iterations: int = 3,
-    normalization: Normalization = "max_min",
-    lower: float = 0.0,
-    upper: float = 1.0,
-) -> Routing:
-    """Route by agreement: the Max-Min Routing Procedure, or Sabour's with softmax.
+    normalization: str | Normalization = "max_min",
+    *,
+    bias: Tensor | None = None,
+) -> RoutingOutput:
+    """Route by agreement: the Max-Min Routing Procedure, or that of another normalization.
 
-    The coefficients start at 1.0 (softmax: at 1/j), the logits at 0. Those returned are the ones *used* in the
-    last iteration's sum, so that ``fast_routing(votes, coefficients)`` gives the same capsules; they carry no
-    gradient. The gradient on the votes is exact, in closed form, and can be taken once.
+    The coefficients start at 1.0 (softmax: at 1/j), the logits at 0. The returned coefficients are those *used* in the
+    sum of the last iteration, so that ``fast_routing(votes, coefficients)`` gives the same capsules; they carry no
+    gradient. The gradient on votes and bias is exact, in closed form, and can be taken once.
 
     Args:
         votes: ``(b i j e)``, in any memory order.
         iterations: the paper's r, at least 1.
-        normalization: ``"max_min"`` or ``"softmax"``, over the classes.
-        lower: lower bound of Max-Min.
-        upper: upper bound of Max-Min.
+        normalization: of the logits over the classes; a registered name or an object.
+        bias: ``(j e)``, added to the sums of every iteration.
 
     Returns:
         ``capsules (b j e)`` and ``coefficients (b i j)``.
     """
     _check_votes(votes)
-    settings = _checked(iterations, normalization, lower, upper)
+    _check_bias(bias, votes.shape[2:], votes)
+    settings = _settings(iterations, normalization)
+    if not is_eager(votes):
+        return _plain_trace(votes, bias, settings)[-1]
     ordered = votes.permute(2, 0, 1, 3).contiguous()  # (j, b, i, e)
-    if torch.is_grad_enabled() and votes.requires_grad:
-        capsules, coefficients = _DynamicRouting.apply(ordered, settings)  # type: ignore[no-untyped-call]
-        return _routing(capsules, coefficients)
-    last = _iterate(_Votes(ordered), settings)[-1]
-    return _routing(last.capsules, last.coefficients)
+    if torch.is_grad_enabled() and (votes.requires_grad or _requires_grad(bias)):
+        return _output(*_DynamicRouting.apply(ordered, bias, settings))  # type: ignore[no-untyped-call]
+    last = _iterate(_Votes(ordered), bias, settings)[-1]
+    return _output(last.capsules, last.coefficients)
 
 
+@accept_bounds(3)
 def route_capsules(
     lower_capsules: Tensor,
     weight: Tensor,
     iterations: int = 3,
-    normalization: Normalization = "max_min",
-    lower: float = 0.0,
-    upper: float = 1.0,
-) -> Routing:
-    """``dynamic_routing(prediction_vectors(lower_capsules, weight), …)`` without ever holding all votes.
+    normalization: str | Normalization = "max_min",
+    *,
+    bias: Tensor | None = None,
+) -> RoutingOutput:
+    """Return ``dynamic_routing(prediction_vectors(lower_capsules, weight), …)`` without ever holding all votes.
 
-    The gradient, on capsules and weights, is exact and can be taken once.
+    The gradient on capsules, weights and bias is exact and can be taken once.
 
     Args:
         lower_capsules: ``(b i d)``.
         weight: ``(i d j e)``.
-        iterations: as for `dynamic_routing`, like all that follow.
-        normalization: see there.
-        lower: see there.
-        upper: see there.
+        iterations: as for `dynamic_routing`.
+        normalization: as for `dynamic_routing`.
+        bias: as for `dynamic_routing`.
 
     Returns:
         ``capsules (b j e)`` and ``coefficients (b i j)``.
     """
     _check_capsules(lower_capsules, weight)
-    settings = _checked(iterations, normalization, lower, upper)
-    if torch.is_grad_enabled() and (lower_capsules.requires_grad or weight.requires_grad):
-        capsules, coefficients = _RouteCapsules.apply(lower_capsules, weight, settings)  # type: ignore[no-untyped-call]
-    else:
-        steps = [_iterate(votes, settings)[-1] for _, votes in _pieces(lower_capsules, weight)]
-        capsules, coefficients = _joined(steps, lower_capsules, weight)
-    return _routing(capsules, coefficients)
+    _check_bias(bias, weight.shape[2:], weight)
+    settings = _settings(iterations, normalization)
+    if not (is_eager(lower_capsules) and is_eager(weight)):
+        return _plain_trace(prediction_vectors(lower_capsules, weight), bias, settings)[-1]
+    if torch.is_grad_enabled() and (lower_capsules.requires_grad or weight.requires_grad or _requires_grad(bias)):
+        return _output(*_RouteCapsules.apply(lower_capsules, weight, bias, settings))  # type: ignore[no-untyped-call]
+    steps = [_iterate(votes, bias, settings)[-1] for _, votes in _pieces(lower_capsules, weight)]
+    return _output(*_joined(steps, lower_capsules, weight))
 
 
+@accept_bounds(2)
 def routing_trace(
     votes: Tensor,
     iterations: int = 3,
-    normalization: Normalization = "max_min",
-    lower: float = 0.0,
-    upper: float = 1.0,
+    normalization: str | Normalization = "max_min",
+    *,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """The coefficients used in every iteration (appendix, step 2), without gradient.
+    """Return the coefficients used in every iteration (appendix, step 2), without gradient.
 
     Arguments as for `dynamic_routing`.
 
@@ -163,21 +166,23 @@ def routing_trace(
         ``(b r i j)``; ``[:, 0]`` is the uniform start, ``[:, -1]`` what `dynamic_routing` returns.
     """
     _check_votes(votes)
-    settings = _checked(iterations, normalization, lower, upper)
+    _check_bias(bias, votes.shape[2:], votes)
+    settings = _settings(iterations, normalization)
     with torch.no_grad():
-        steps = _iterate(_Votes(votes.permute(2, 0, 1, 3).contiguous()), settings)
+        steps = _iterate(_Votes(votes.permute(2, 0, 1, 3).contiguous()), bias, settings)
         return torch.stack([step.coefficients.permute(1, 2, 0) for step in steps], dim=1)  # (b, r, i, j)
 
 
+@accept_bounds(3)
 def trace_capsules(
     lower_capsules: Tensor,
     weight: Tensor,
     iterations: int = 3,
-    normalization: Normalization = "max_min",
-    lower: float = 0.0,
-    upper: float = 1.0,
-) -> Iterator[tuple[slice, list[Routing]]]:
-    """Every iteration of `route_capsules`, for a few images after another: all of a batch would fill the memory.
+    normalization: str | Normalization = "max_min",
+    *,
+    bias: Tensor | None = None,
+) -> Iterator[tuple[slice, list[RoutingOutput]]]:
+    """Yield every iteration of `route_capsules`, for a few images at a time: those of a batch would fill the memory.
 
     Arguments as for `route_capsules`; without gradient.
 
@@ -185,21 +190,39 @@ def trace_capsules(
         Which images of the batch, and the capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
     """
     _check_capsules(lower_capsules, weight)
-    settings = _checked(iterations, normalization, lower, upper)
-    return _trace(lower_capsules.detach(), weight.detach(), settings)
+    _check_bias(bias, weight.shape[2:], weight)
+    settings = _settings(iterations, normalization)
+    return _trace(lower_capsules.detach(), weight.detach(), bias if bias is None else bias.detach(), settings)
 
 
-def _trace(lower_capsules: Tensor, weight: Tensor, settings: _Settings) -> Iterator[tuple[slice, list[Routing]]]:
+def _trace(
+    lower_capsules: Tensor, weight: Tensor, bias: Tensor | None, settings: _Settings
+) -> Iterator[tuple[slice, list[RoutingOutput]]]:
     for piece, votes in _pieces(lower_capsules, weight):
-        yield piece, [_routing(step.capsules, step.coefficients) for step in _iterate(votes, settings)]
+        yield piece, [_output(step.capsules, step.coefficients) for step in _iterate(votes, bias, settings)]
 
 
-def fast_routing(votes: Tensor, coefficients: Tensor) -> Tensor:
+def _plain_trace(votes: Tensor, bias: Tensor | None, settings: _Settings) -> list[RoutingOutput]:
+    """Every iteration in operations that compilers and exporters understand: no buffers, no closed-form gradient."""
+    coefficients = torch.full_like(votes[..., 0], settings.normalization.start(votes.shape[2]))  # (b, i, j)
+    logits = torch.zeros_like(coefficients)
+    trace: list[RoutingOutput] = []
+    for _ in range(settings.iterations):
+        if trace:
+            logits = logits + torch.einsum("bije,bje->bij", votes, trace[-1].capsules)
+            coefficients = settings.normalization(logits)
+        sums = torch.einsum("bije,bij->bje", votes, coefficients)
+        trace.append(RoutingOutput(squash(sums if bias is None else sums + bias), coefficients))
+    return trace
+
+
+def fast_routing(votes: Tensor, coefficients: Tensor, *, bias: Tensor | None = None) -> Tensor:
     """The Fast Routing Procedure: weight the votes with given coefficients, add them up, squash.
 
     Args:
         votes: ``(b i j e)``.
-        coefficients: one matrix for all images ``(i j)``, or one an image ``(b i j)``.
+        coefficients: one matrix for all images ``(i j)``, or one per image ``(b i j)``.
+        bias: ``(j e)``, added to the sums.
 
     Returns:
         Class capsules ``(b j e)``.
@@ -212,7 +235,9 @@ def fast_routing(votes: Tensor, coefficients: Tensor) -> Tensor:
             f"for votes of shape {tuple(votes.shape)}"
         )
     indices = "bij" if coefficients.ndim == 3 else "ij"
-    return squash(torch.einsum(f"bije,{indices}->bje", votes, coefficients))
+    _check_bias(bias, votes.shape[2:], votes)
+    sums = torch.einsum(f"bije,{indices}->bje", votes, coefficients)
+    return squash(sums if bias is None else sums + bias)
 
 
 def fold_weights(weight: Tensor, coefficients: Tensor) -> Tensor:
@@ -236,7 +261,9 @@ def fold_weights(weight: Tensor, coefficients: Tensor) -> Tensor:
     return (weight * coefficients[:, None, :, None]).reshape(i * d, j * e)
 
 
-def folded_routing(lower_capsules: Tensor, folded: Tensor, classes: int, parts: int = 1) -> Tensor:
+def folded_routing(
+    lower_capsules: Tensor, folded: Tensor, classes: int, parts: int = 1, *, bias: Tensor | None = None
+) -> Tensor:
     """Fast routing with weights that `fold_weights` made: one matrix product and squash.
 
     Args:
@@ -245,6 +272,7 @@ def folded_routing(lower_capsules: Tensor, folded: Tensor, classes: int, parts: 
         classes: j.
         parts: into which the long sum over i·d is cut, each a product of its own. As many as there are threads is
             faster than one product that all of them share; what doesn't divide i·d is not used.
+        bias: ``(j e)``, added to the sums.
 
     Returns:
         Class capsules ``(b j e)``.
@@ -260,7 +288,8 @@ def folded_routing(lower_capsules: Tensor, folded: Tensor, classes: int, parts: 
         sums = torch.bmm(flat, folded.view(parts, -1, folded.shape[1])).sum(0)  # (b, j·e)
     else:
         sums = lower_capsules.flatten(1) @ folded  # (b, j·e)
-    return squash(sums.view(b, classes, folded.shape[1] // classes))  # (b, j, e)
+    sums = sums.view(b, classes, folded.shape[1] // classes)  # (b, j, e)
+    return squash(sums if bias is None else sums + bias)
 
 
 def _check_capsules(lower_capsules: Tensor, weight: Tensor) -> None:
@@ -282,16 +311,28 @@ def _check_votes(votes: Tensor) -> None:
         raise ValueError(f"votes are {votes.dtype}, expected a floating-point type")
 
 
-def _checked(iterations: int, normalization: Normalization, lower: float, upper: float) -> _Settings:
+def _check_bias(bias: Tensor | None, shape: Sequence[int], like: Tensor) -> None:
+    if bias is None:
+        return
+    if bias.shape != tuple(shape):
+        raise ValueError(f"the bias has shape {tuple(bias.shape)}, expected {tuple(shape)}")
+    if bias.dtype != like.dtype:
+        raise ValueError(f"the bias is {bias.dtype}, expected {like.dtype} as the other tensors")
+
+
+def _requires_grad(bias: Tensor | None) -> bool:
+    return bias is not None and bias.requires_grad
+
+
+def _settings(iterations: int, normalization: str | Normalization) -> _Settings:
     if iterations < 1:
         raise ValueError(f"iterations is {iterations}, expected at least 1")
-    check_normalization(normalization, lower, upper)
-    return _Settings(iterations, normalization, lower, upper)
+    return _Settings(iterations, get_normalization(normalization))
 
 
-def _routing(capsules: Tensor, coefficients: Tensor) -> Routing:
+def _output(capsules: Tensor, coefficients: Tensor) -> RoutingOutput:
     """From ``(j b e)`` and ``(j b i)``, as they are inside, to ``(b j e)`` and ``(b i j)``."""
-    return Routing(capsules.transpose(0, 1), coefficients.permute(1, 2, 0))
+    return RoutingOutput(capsules.transpose(0, 1), coefficients.permute(1, 2, 0))
 
 
 class _Votes:
@@ -337,7 +378,7 @@ class _Votes:
         return torch.matmul(torch.stack(self._left, 2).transpose(2, 3), torch.stack(self._right, 2), out=out)
 
 
-class _Formed:
+class _VoteChunks:
     """Pieces of a batch, with their votes."""
 
     def __init__(self, lower_capsules: Tensor, weight: Tensor) -> None:
@@ -357,7 +398,7 @@ class _Formed:
             votes.copy_(by_capsule.view(i, b, j, e).permute(2, 1, 0, 3))
             yield piece, _Votes(votes)
 
-    def gradients(self, walk: Callable[[slice, "_Votes | _Few"], None]) -> tuple[Tensor, Tensor]:
+    def gradients(self, walk: Callable[[slice, "_Votes | _FewImages"], None]) -> tuple[Tensor, Tensor]:
         """Let ``walk`` add up each piece's gradient; return those on capsules ``(b i d)`` and weights ``(i d j e)``."""
         i, d, j, e = self._shape
         on_lower = self._lower.new_empty(i, len(self._lower), d)
@@ -375,7 +416,7 @@ class _Formed:
         return on_lower.transpose(0, 1), on_matrices.view(self._shape)
 
 
-class _Unformed:
+class _VoteFree:
     """Pieces of a batch, whose votes are never formed."""
 
     def __init__(self, lower_capsules: Tensor, weight: Tensor) -> None:
@@ -383,15 +424,15 @@ class _Unformed:
         self._lower = lower_capsules.transpose(1, 2).contiguous()  # (b, d, i)
         self._matrices = weight.permute(2, 1, 0, 3).reshape(j, d * i, e)
 
-    def __iter__(self) -> Iterator[tuple[slice, "_Few"]]:
+    def __iter__(self) -> Iterator[tuple[slice, "_FewImages"]]:
         i, _, j, _ = self._shape
         coefficients = i * j * self._lower.element_size()
         size = min(_PRODUCT_BYTES // self._lower[0].nbytes, _PIECE_BYTES // coefficients)
         for piece in _slices(len(self._lower), size):
-            yield piece, _Few(self._lower[piece], self._matrices)
+            yield piece, _FewImages(self._lower[piece], self._matrices)
 
-    def gradients(self, walk: Callable[[slice, "_Votes | _Few"], None]) -> tuple[Tensor, Tensor]:
-        """As those of `_Formed`."""
+    def gradients(self, walk: Callable[[slice, "_Votes | _FewImages"], None]) -> tuple[Tensor, Tensor]:
+        """As those of `_VoteChunks`."""
         i, d, j, e = self._shape
         on_lower, on_matrices = torch.zeros_like(self._lower), torch.zeros_like(self._matrices)
         for piece, few in self:
@@ -400,7 +441,7 @@ class _Unformed:
         return on_lower.transpose(1, 2), on_matrices.view(j, d, i, e).permute(2, 1, 0, 3)
 
 
-class _Few:
+class _FewImages:
     """What `_Votes` does, from a few images' capsules ``(b d i)`` and the weights ``(j d·i e)``."""
 
     def __init__(self, lower_capsules: Tensor, matrices: Tensor) -> None:
@@ -467,12 +508,12 @@ class _Few:
             result.addcmul_(pulled[:, k], self._lower[:, k])
 
 
-def _pieces(lower_capsules: Tensor, weight: Tensor) -> _Formed | _Unformed:
-    images, longer = _UNFORMED
-    unformed = (
+def _pieces(lower_capsules: Tensor, weight: Tensor) -> _VoteChunks | _VoteFree:
+    images, longer = _VOTE_FREE
+    vote_free = (
         len(lower_capsules) >= images and weight.shape[3] >= longer * weight.shape[1] and weight.device.type == "cpu"
     )
-    return _Unformed(lower_capsules, weight) if unformed else _Formed(lower_capsules, weight)
+    return _VoteFree(lower_capsules, weight) if vote_free else _VoteChunks(lower_capsules, weight)
 
 
 def _slices(length: int, size: int) -> Iterator[slice]:
@@ -481,45 +522,49 @@ def _slices(length: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, length))
 
 
-def _iterate(votes: _Votes | _Few, settings: _Settings) -> list[_Step]:
+def _iterate(votes: _Votes | _FewImages, bias: Tensor | None, settings: _Settings) -> list[_Step]:
     """Lines 2 to 7 of the procedure; what the last line 7 would compute is not used."""
-    start = settings.start(votes.shape[0])
+    start = settings.normalization.start(votes.shape[0])
+    by_class = None if bias is None else bias.unsqueeze(1)  # (j, 1, e)
     sums = votes.even_sums() * start  # (j, b, e)
+    sums = sums if by_class is None else sums + by_class
     steps = [_Step(sums.new_zeros(()).expand(votes.shape), sums.new_full(votes.shape, start), sums, squash(sums))]
     for _ in range(1, settings.iterations):
         logits = votes.agreement(steps[-1].capsules)  # (j, b, i)
         if len(steps) > 1:
             logits += steps[-1].logits
-        coefficients = normalize(logits, settings.normalization, settings.lower, settings.upper, dim=0)
+        coefficients = settings.normalize(logits)
         sums = votes.sums(coefficients)  # (j, b, e)
+        sums = sums if by_class is None else sums + by_class
         steps.append(_Step(logits, coefficients, sums, squash(sums)))
     return steps
 
 
-def _walk_back(votes: _Votes | _Few, steps: Sequence[_Step], settings: _Settings, on_capsules: Tensor) -> None:
-    """Add up the gradients, walking the iterations backwards and keeping the gradient on the logits."""
+def _walk_back(votes: _Votes | _FewImages, steps: Sequence[_Step], settings: _Settings, on_capsules: Tensor) -> Tensor:
+    """Add up the gradients on the votes, from the last iteration to the first; return that on the bias ``(j e)``."""
     on_logits: Tensor | None = None
+    on_bias = on_capsules.new_zeros(on_capsules.shape[0], on_capsules.shape[2])  # (j, e)
     for t in reversed(range(len(steps))):
         logits, coefficients, sums, capsules = steps[t]
         if on_logits is not None:
             on_capsules = votes.outer_sums(on_logits, capsules)  # (j, b, e)
         on_sums = squash_gradient(sums, on_capsules)  # (j, b, e)
+        on_bias += on_sums.sum(1)
         if t == 0:
-            votes.even_outer(on_sums * settings.start(votes.shape[0]))
+            votes.even_outer(on_sums * settings.normalization.start(votes.shape[0]))
             continue
         on_coefficients = votes.outer_agreement(coefficients, on_sums)  # (j, b, i)
-        change = normalize_gradient(
-            logits, on_coefficients, settings.normalization, settings.lower, settings.upper, dim=0
-        )
+        change = settings.gradient(logits, on_coefficients)
         on_logits = change if on_logits is None else change.add_(on_logits)
+    return on_bias
 
 
 class _DynamicRouting(torch.autograd.Function):
-    """Votes ``(j b i e)`` to capsules ``(j b e)`` and coefficients ``(j b i)``."""
+    """Votes ``(j b i e)`` and bias ``(j e)`` to capsules ``(j b e)`` and coefficients ``(j b i)``."""
 
     @staticmethod
-    def forward(ctx: Any, votes: Tensor, settings: _Settings) -> tuple[Tensor, Tensor]:
-        steps = _iterate(_Votes(votes), settings)
+    def forward(ctx: Any, votes: Tensor, bias: Tensor | None, settings: _Settings) -> tuple[Tensor, Tensor]:
+        steps = _iterate(_Votes(votes), bias, settings)
         ctx.settings = settings
         # Everything goes through save_for_backward: an output held by ctx itself would be a reference cycle.
         ctx.save_for_backward(votes, *_flat(steps))
@@ -528,19 +573,21 @@ class _DynamicRouting(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         votes, *saved = ctx.saved_tensors
         seen = _Votes(votes)
-        _walk_back(seen, _steps(saved), ctx.settings, on_capsules)
-        return seen.gradient(), None
+        on_bias = _walk_back(seen, _steps(saved), ctx.settings, on_capsules)
+        return seen.gradient(), on_bias if ctx.needs_input_grad[1] else None, None
 
 
 class _RouteCapsules(torch.autograd.Function):
-    """Lower capsules ``(b i d)`` and weights ``(i d j e)`` to capsules ``(j b e)`` and coefficients ``(j b i)``."""
+    """Lower capsules ``(b i d)``, weights ``(i d j e)`` and bias ``(j e)`` to capsules ``(j b e)`` and coefficients."""
 
     @staticmethod
-    def forward(ctx: Any, lower_capsules: Tensor, weight: Tensor, settings: _Settings) -> tuple[Tensor, Tensor]:
-        pieces = [_iterate(votes, settings) for _, votes in _pieces(lower_capsules, weight)]
+    def forward(
+        ctx: Any, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None, settings: _Settings
+    ) -> tuple[Tensor, Tensor]:
+        pieces = [_iterate(votes, bias, settings) for _, votes in _pieces(lower_capsules, weight)]
         capsules, coefficients = _joined([steps[-1] for steps in pieces], lower_capsules, weight)
         ctx.settings = settings
         ctx.save_for_backward(lower_capsules, weight, *(tensor for steps in pieces for tensor in _flat(steps)))
@@ -549,15 +596,17 @@ class _RouteCapsules(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         lower_capsules, weight, *saved = ctx.saved_tensors
-        kept, r = _steps(saved), ctx.settings.iterations
-        pieces = (kept[at : at + r] for at in range(0, len(kept), r))
+        steps, r = _steps(saved), ctx.settings.iterations
+        pieces = (steps[at : at + r] for at in range(0, len(steps), r))
+        on_bias = on_capsules.new_zeros(weight.shape[2:])  # (j, e)
 
-        def walk(piece: slice, votes: _Votes | _Few) -> None:
-            _walk_back(votes, next(pieces), ctx.settings, on_capsules[:, piece])
+        def walk(piece: slice, votes: _Votes | _FewImages) -> None:
+            on_bias.add_(_walk_back(votes, next(pieces), ctx.settings, on_capsules[:, piece]))
 
-        return *_pieces(lower_capsules, weight).gradients(walk), None
+        gradients = _pieces(lower_capsules, weight).gradients(walk)
+        return *gradients, on_bias if ctx.needs_input_grad[2] else None, None
 
 
 def _joined(steps: list[_Step], lower_capsules: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

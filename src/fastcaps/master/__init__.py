@@ -3,12 +3,18 @@
 from fastcaps.master.accumulator import MasterAccumulator, accumulate
 from fastcaps.master.coefficients import MasterCoefficients, Method
 from fastcaps.master.filters import FILTERS, Correct, Em, Filter, KMeans, Similarity, apply_filters
+from fastcaps.master.folding import fold
 from fastcaps.master.observations import Observations
+from fastcaps.master.recording import Recorder, capsule_layers, record
 from fastcaps.master.sweep import Sweep, sweep
 from fastcaps.master.uniform import uniform_coefficients
 
 __all__ = [
     "accumulate",
+    "fold",
+    "record",
+    "Recorder",
+    "capsule_layers",
     "MasterAccumulator",
     "MasterCoefficients",
     "Method",

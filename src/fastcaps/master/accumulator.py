@@ -9,40 +9,42 @@ container becomes its column of the matrix by itself, so that an accumulator may
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Self, cast, final, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, TypedDict, Unpack, final, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from fastcaps._checks import check_normalization
 from fastcaps.distributed import ALONE, World
-from fastcaps.functional import Normalization, normalize
+from fastcaps.functional import Normalization, get_normalization
+from fastcaps.functional._deprecated import accept_bounds
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.coefficients import MasterCoefficients, Method
+from fastcaps.master.recording import capsule_layers, class_layer_path, evaluating, observing
 from fastcaps.nn.capsnet import CapsNet
-from fastcaps.nn.config import CapsNetConfig
+from fastcaps.nn.capsules import CapsuleLayer
 from fastcaps.nn.pretrained import weights_hash
+from fastcaps.nn.routing import Routing
 
 # Coefficients that are normalised at a time (0.5 MB), and asked of the network at a time (256 MB).
 _NORMALIZED, _ROUTED = 2**16, 2**26
 # What the parts of one matrix have in common.
-_DESCRIBED = ("normalization", "lower", "upper", "iteration", "filters", "model_hash")
+_DESCRIBED = ("normalization", "iteration", "filters", "model_hash")
 
 
 @final
 class MasterAccumulator:
     """Sums of coefficient matrices by class: `update` with pieces, `merge` with another's sums, `compute`."""
 
+    @accept_bounds(3)
     def __init__(
         self,
         lower_capsules: int,
         classes: int,
-        normalization: Normalization = "max_min",
-        lower: float = 0.0,
-        upper: float = 1.0,
+        normalization: str | Normalization = "max_min",
+        *,
         only: range | None = None,
     ) -> None:
         """Start from nothing, for coefficient matrices of ``lower_capsules × classes``.
@@ -50,9 +52,7 @@ class MasterAccumulator:
         Args:
             lower_capsules: rows of a matrix.
             classes: its columns.
-            normalization: of the network's routing.
-            lower: lower bound of Max-Min.
-            upper: upper bound of Max-Min.
+            normalization: of the network's routing; a registered name or an object.
             only: the classes whose images will come, where a part of the sums is to be held; all when None.
         """
         if lower_capsules < 1 or classes < 2:
@@ -60,9 +60,7 @@ class MasterAccumulator:
                 f"coefficients of {lower_capsules}×{classes} capsules can't be accumulated: "
                 "expected at least 1 lower capsule and 2 classes"
             )
-        check_normalization(normalization, lower, upper)
-        self.normalization: Normalization = normalization
-        self.lower, self.upper = lower, upper
+        self.normalization = get_normalization(normalization)
         self.only = range(classes) if only is None else only
         if not 0 <= self.only.start <= self.only.stop <= classes or self.only.step != 1:
             raise ValueError(f"only is {only}, expected a range of the {classes} classes")
@@ -73,12 +71,12 @@ class MasterAccumulator:
         self.model_hash: str | None = None
 
     @classmethod
-    def for_model(cls, model: CapsNet, iteration: int, only: range | None = None) -> Self:
-        """Start from nothing, for the coefficients of this iteration of a network."""
-        config = model.config
-        normalization = cast(Normalization, config.normalization)
-        sums = cls(config.lower_capsules, config.classes, normalization, config.lower, config.upper, only)
-        sums.iteration, sums.model_hash = iteration, weights_hash(model)
+    def for_layer(
+        cls, layer: CapsuleLayer, iteration: int, model_hash: str | None = None, only: range | None = None
+    ) -> Self:
+        """Start from nothing, for the coefficients of this iteration of a layer, in a model of this hash."""
+        sums = cls(layer.in_capsules, layer.out_capsules, layer.routing.normalization, only=only)
+        sums.iteration, sums.model_hash = iteration, model_hash
         return sums
 
     @classmethod
@@ -90,7 +88,7 @@ class MasterAccumulator:
                 "accumulated in parts: accumulate all images at once"
             )
         lower_capsules, classes = master.values.shape
-        sums = cls(lower_capsules, classes, master.normalization, master.lower, master.upper)
+        sums = cls(lower_capsules, classes, master.normalization)
         sums.containers += master.containers
         sums.counts += master.counts
         sums.iteration, sums.model_hash = master.iteration, master.model_hash
@@ -165,14 +163,14 @@ class MasterAccumulator:
             for rows, own in zip(torch.split(sums, size), torch.split(found[:, label], size), strict=True):
                 mean = rows / self.counts[label].clamp_min(1)  # (some of i, j)
                 if method == "containers":
-                    mean = normalize(mean, self.normalization, self.lower, self.upper)
+                    mean = self.normalization(mean)
                 own.copy_(mean[:, label])
         return found
 
     def _settings(self) -> str:
         _, lower_capsules, classes = self.containers.shape
-        bounds = f" from {self.lower} to {self.upper}" if self.normalization == "max_min" else ""
-        text = f"{lower_capsules}×{classes} capsules with {self.normalization}{bounds}"
+        options = ", ".join(f"{name}={value}" for name, value in self.normalization.options().items())
+        text = f"{lower_capsules}×{classes} capsules with {self.normalization.name}({options})"
         if len(self.only) < classes:
             text += f", classes {self.only.start} … {self.only.stop - 1}"
         text += f", iteration {self.iteration}" if self.iteration is not None else ""
@@ -220,7 +218,7 @@ def combined(
     if method == "pooled":
         values = values / counts.sum()
     if method != "containers":
-        values = normalize(values, about["normalization"], about["lower"], about["upper"])
+        values = about["normalization"](values)
     return MasterCoefficients(
         values=values.contiguous(),
         containers=whole,
@@ -237,73 +235,207 @@ def filter_words(name: str, options: dict[str, Any]) -> str:
     return f"{name} ({words})" if words else name
 
 
-def checked_iteration(config: CapsNetConfig, iteration: int | Literal["after"] | None) -> int:
-    """The number of an iteration of a network's routing: from 1 to its last, one more for ``"after"``, or its last."""
+def checked_iteration(routing: Routing, iteration: int | Literal["after"] | None) -> int:
+    """Return the number of an iteration: from 1 to the last, one more for ``"after"``, or the last for None."""
+    last = routing.iterations
     if iteration is None:
-        return config.iterations
+        return last
     if iteration == "after":
-        return config.iterations + 1
-    if not 1 <= iteration <= config.iterations:
-        raise ValueError(f"iteration is {iteration}, expected 1 to {config.iterations}, or 'after'")
+        return last + 1
+    if not 1 <= iteration <= last:
+        raise ValueError(f"iteration is {iteration}, expected 1 to {last}, or 'after'")
     return iteration
+
+
+@final
+class MeanAccumulator:
+    """The sum of the coefficient matrices of a hidden layer: `update`, `all_reduce`, `compute`."""
+
+    def __init__(self, layer: CapsuleLayer, model_hash: str | None = None) -> None:
+        """Start from nothing, for the coefficients of the last iteration of a layer."""
+        self.sums = torch.zeros(layer.in_capsules, layer.out_capsules, dtype=torch.float64)  # (i, j)
+        self.count = torch.zeros(1, dtype=torch.int64)
+        self._routing, self._model_hash = layer.routing, model_hash
+
+    def update(self, coefficients: Tensor) -> Self:
+        """Add coefficients ``(b i j)``."""
+        self.sums += coefficients.detach().sum(0, dtype=torch.float64).cpu()
+        self.count += len(coefficients)
+        return self
+
+    def all_reduce(self, world: World) -> Self:
+        """Replace the sums by those of all ranks, each of which has had some of the images."""
+        world.add_up(self.sums, self.count)
+        return self
+
+    def compute(
+        self, provenance: dict[str, Any] | None = None, filters: Sequence[dict[str, Any]] = ()
+    ) -> MasterCoefficients:
+        """Return the mean of what was added so far."""
+        if not int(self.count):
+            raise ValueError("no image was accumulated: expected at least one")
+        return MasterCoefficients(
+            values=self.sums / self.count,
+            containers=None,
+            counts=self.count.clone(),
+            normalization=self._routing.normalization,
+            method="mean",
+            iteration=self._routing.iterations,
+            filters=copy.deepcopy(list(filters)),
+            model_hash=self._model_hash,
+            provenance=provenance or {},
+        )
+
+
+class _Options(TypedDict, total=False):
+    iteration: int | Literal["after"] | None
+    method: Method
+    class_layer: str | None
+    keep: NDArray[np.bool_] | None
+    filters: Sequence[dict[str, Any]]
+    observe: Callable[[int], None]
+    provenance: dict[str, Any] | None
+    world: World
+
+
+@overload
+def accumulate(  # type: ignore[overload-overlap]
+    model: CapsNet, batches: Iterable[tuple[Tensor, Tensor]], **options: Unpack[_Options]
+) -> MasterCoefficients: ...
+
+
+@overload
+def accumulate(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], **options: Unpack[_Options]
+) -> dict[str, MasterCoefficients]: ...
 
 
 @torch.no_grad()
 def accumulate(
-    model: CapsNet,
+    model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     *,
     iteration: int | Literal["after"] | None = None,
     method: Method = "containers",
+    class_layer: str | None = None,
     keep: NDArray[np.bool_] | None = None,
     filters: Sequence[dict[str, Any]] = (),
     observe: Callable[[int], None] = lambda images: None,
     provenance: dict[str, Any] | None = None,
     world: World = ALONE,
-) -> MasterCoefficients:
+) -> MasterCoefficients | dict[str, MasterCoefficients]:
     """Run the training images through a trained network once and accumulate its routing coefficients.
 
+    The coefficients of the class layer are accumulated per class (the paper). The capsules of a hidden layer are no
+    classes, so its coefficients are averaged over all images; this goes beyond the paper. The model is in evaluation
+    mode meanwhile, and back in its own afterwards.
+
     Args:
-        model: the trained network; not touched.
-        batches: images ``(b c h w)`` and labels ``(b)``, as the network sees them when it is used: no augmentation.
-        iteration: of routing whose coefficients are taken, from 1 (where all are equal) to the network's last, which is
-            taken when None; ``"after"`` for those of the update that follows the last.
-        method: how the matrix follows from the sums, see `MasterAccumulator.compute`.
+        model: the trained network: a `CapsNet`, or any module with capsule layers.
+        batches: any iterable of inputs ``(b …)`` and labels ``(b)``, such as a list or a DataLoader; without
+            augmentation, as the network sees them when it is used.
+        iteration: of the class layer's routing whose coefficients are taken, from 1 (where all are equal) to the last,
+            which is taken when None; ``"after"`` for those of the update that follows the last.
+        method: how the class layer's matrix follows from the sums, see `MasterAccumulator.compute`.
+        class_layer: path of the layer whose capsules are the classes; the last by default.
         keep: which images to take, of all that come ``(n)``; every one when None. See `apply_filters`.
-        filters: its report, to be kept with the result.
+        filters: its report, to be stored with the result.
         observe: told how many images were just done.
-        provenance: anything worth keeping with the result, as JSON, such as where the images came from.
+        provenance: anything worth storing with the result, as JSON, such as where the images came from.
         world: where each rank has its own images; then all get the same result.
 
     Returns:
-        The master coefficients, for `fold`.
+        The master coefficients, for `fold`: one for a `CapsNet`, otherwise one for each capsule layer, by its path.
     """
-    number = checked_iteration(model.config, iteration)
-    sums = MasterAccumulator.for_model(model, number)
+    layers = capsule_layers(model)
+    path = class_layer_path(model, layers, class_layer)
+    number = checked_iteration(layers[path].routing, iteration)
+    model_hash = weights_hash(model)
+    sums = MasterAccumulator.for_layer(layers[path], number, model_hash)
     sums.filters = copy.deepcopy(list(filters))
+    hidden = {one: MeanAccumulator(layer, model_hash) for one, layer in layers.items() if one != path}
     seen = 0
-    for images, labels in batches:
+    for inputs, labels in batches:
+        labels = torch.as_tensor(labels)
         total = len(labels)
         if keep is not None:
             chosen = torch.from_numpy(keep[seen : seen + total])
             if len(chosen) < total:
                 raise ValueError(f"keep is for {len(keep)} images, but more came: it must be of the same images")
-            images, labels = images[chosen.to(images.device)], labels[chosen.to(labels.device)]
+            inputs, labels = inputs[chosen.to(inputs.device)], labels[chosen.to(labels.device)]
         seen += total
-        add_routed(model, images, labels, sums, number)
+        accumulate_batch(model, inputs, labels, path, sums, hidden)
         observe(total)
     if keep is not None and seen != len(keep):
         raise ValueError(f"keep is for {len(keep)} images, but {seen} came: it must be of the same images")
-    return sums.add_up(world).compute(provenance, method)
+    master = sums.add_up(world).compute(provenance, method)
+    if isinstance(model, CapsNet):
+        return master
+    means = {one: mean.all_reduce(world).compute(provenance, filters) for one, mean in hidden.items()}
+    return {one: master if one == path else means[one] for one in layers}
 
 
 @torch.no_grad()
-def add_routed(model: CapsNet, images: Tensor, labels: Tensor, sums: MasterAccumulator, iteration: int) -> None:
-    """Add the coefficients that an iteration of routing gives images ``(b c h w)``, few at a time if they are large."""
-    device = model.routing.weight.device
-    size = max(1, _ROUTED // (model.config.lower_capsules * model.config.classes))
-    for some, their in zip(torch.split(images, size), torch.split(labels, size), strict=True):
-        if len(their):
-            # The coefficients of iteration k don't depend on those that follow: route only that far.
-            output = model(some.to(device), with_coefficients=True, iterations=iteration)
-            sums.update(output.coefficients, their)
+def accumulate_batch(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    class_layer: str,
+    sums: MasterAccumulator,
+    hidden: Mapping[str, MeanAccumulator] | None = None,
+) -> None:
+    """Add the coefficients that routing gives inputs ``(b …)``, few at a time if they are large.
+
+    Args:
+        model: the trained network.
+        inputs: ``(b …)``.
+        labels: ``(b)``.
+        class_layer: path of the layer whose capsules are the classes.
+        sums: of that layer.
+        hidden: sums of other layers by their path.
+    """
+    layers = capsule_layers(model)
+    number, own = sums.iteration, layers[class_layer].routing.iterations
+    called: list[str] = []
+    rows = dict.fromkeys(layers, 0)
+    their = labels
+
+    def observer(path: str, lower_capsules: Tensor) -> Tensor:
+        layer, start = layers[path], rows[path]
+        called.append(path)
+        rows[path] += len(lower_capsules)
+        output = layer.route(lower_capsules)
+        if path != class_layer:
+            if hidden is not None:
+                hidden[path].update(output.coefficients)
+            return output.capsules
+        wanted = output if number in (None, own) else layer.route(lower_capsules, number)
+        if rows[path] <= len(their):  # otherwise refused below
+            sums.update(wanted.coefficients, their[start : rows[path]])
+        return output.capsules
+
+    device = layers[class_layer].weight.device
+    size = max(1, _ROUTED // max(layer.in_capsules * layer.out_capsules for layer in layers.values()))
+    with evaluating(model), observing(layers, observer):
+        for some, their in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            if not len(their):
+                continue
+            called.clear()
+            rows = dict.fromkeys(layers, 0)
+            model(some.to(device))
+            _check_pass(called, rows, len(their), class_layer)
+
+
+def _check_pass(called: Sequence[str], rows: Mapping[str, int], images: int, class_layer: str) -> None:
+    """Refuse a model whose layers did not each see every image once, the class layer last."""
+    for path, count in rows.items():
+        if count != images:
+            raise ValueError(
+                f"layer {path!r} was given {count} rows of capsules for {images} images, expected one per image: "
+                "a layer that is used twice, not at all, or on parts of images can't be folded"
+            )
+    if called[-1] != class_layer:
+        raise ValueError(
+            f"layer {class_layer!r} was taken for the class layer, but {called[-1]!r} was computed after it: "
+            f"pass class_layer={called[-1]!r}"
+        )

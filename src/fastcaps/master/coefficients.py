@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
-from fastcaps.functional import Normalization
+from fastcaps.functional import Normalization, get_normalization
 
 Method = Literal["containers", "columns", "pooled"]
 
@@ -31,12 +31,11 @@ class MasterCoefficients:
     Attributes:
         values: ``(i j)``, float64.
         containers: sums of the coefficient matrices of each class's images, ``(j i j)``, float64; None where they were
-            too large to be kept.
-        counts: images of each class ``(j)``.
-        normalization: of the containers' rows, the network's own.
-        lower: lower bound of Max-Min.
-        upper: upper bound of Max-Min.
-        method: how the values follow from the sums, as for `MasterAccumulator.compute`.
+            too large to be kept, and for a hidden layer.
+        counts: images of each class ``(j)``; of a hidden layer, whose capsules are no classes, all images ``(1)``.
+        normalization: of the containers' rows, the network's own; a name is replaced by its object.
+        method: how the values follow from the sums, as for `MasterAccumulator.compute`; ``"mean"`` for a hidden layer,
+            whose coefficients are averaged over all images.
         iteration: of routing whose coefficients were added up, from 1; one more than the network has for those of the
             update after its last; None when not known.
         filters: which images were left out: one entry a filter, in their order, as `apply_filters` reports it.
@@ -49,14 +48,16 @@ class MasterCoefficients:
     containers: Tensor | None
     counts: Tensor
     normalization: Normalization
-    lower: float = 0.0
-    upper: float = 1.0
-    method: Method = "containers"
+    method: Method | Literal["mean"] = "containers"
     iteration: int | None = None
     filters: list[dict[str, Any]] = field(default_factory=list)
     model_hash: str | None = None
     trained_with: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Replace the name of a normalization by its object."""
+        object.__setattr__(self, "normalization", get_normalization(self.normalization))
 
     @property
     def values_hash(self) -> str:
@@ -66,7 +67,12 @@ class MasterCoefficients:
     def summary(self) -> dict[str, Any]:
         """Everything but the large tensors, as JSON."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _TENSORS}
-        return {**plain, "counts": self.counts.tolist()}
+        lower, upper = self.normalization.bounds
+        normalization: dict[str, Any] = {"normalization": self.normalization.name, "lower": lower, "upper": upper}
+        options = {k: v for k, v in self.normalization.options().items() if k not in normalization}
+        if options:
+            normalization["normalization_options"] = options
+        return {**plain, **normalization, "counts": self.counts.tolist()}
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
@@ -99,9 +105,17 @@ class MasterCoefficients:
         try:
             summary = json.loads(metadata["summary"])
             del summary["counts"]
-            master = cls(**tensors, **summary)
+            options = {"lower": summary.pop("lower"), "upper": summary.pop("upper")}
+            options |= summary.pop("normalization_options", {})
+            name = summary.pop("normalization")
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is damaged: what it says of itself can't be read ({error!r})") from None
+        try:
+            master = cls(**tensors, normalization=get_normalization(name, **options), **summary)
+        except TypeError as error:
+            raise ValueError(f"{path} is damaged: what it says of itself can't be read ({error!r})") from None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         master._check(path)
         return master
 
@@ -109,7 +123,8 @@ class MasterCoefficients:
         """Refuse a file whose parts don't belong together."""
         i, j = self.values.shape if self.values.ndim == 2 else (0, 0)
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
-        if present.get("containers", self.values.new_empty(j, i, j)).shape != (j, i, j) or self.counts.shape != (j,):
+        counts = (1,) if self.method == "mean" else (j,)
+        if present.get("containers", self.values.new_empty(j, i, j)).shape != (j, i, j) or self.counts.shape != counts:
             shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in present.items())
             raise ValueError(f"{path} is damaged: its parts don't fit together ({shapes})")
         if not all(bool(tensor.isfinite().all()) for tensor in present.values()):

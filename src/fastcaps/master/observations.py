@@ -14,13 +14,13 @@ from typing import IO, Literal, NamedTuple, Self, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastcaps.distributed import ALONE, World
-from fastcaps.functional import Routing, trace_capsules
+from fastcaps.functional import RoutingOutput
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.accumulator import checked_iteration
-from fastcaps.nn.capsnet import CapsNet
+from fastcaps.master.recording import capsule_layers, class_layer_path, evaluating, observing
 
 # Columns given at a time, as float32.
 _CHUNK_BYTES = 4 * 2**20
@@ -66,10 +66,11 @@ class Observations:
     @classmethod
     def collect(
         cls,
-        model: CapsNet,
+        model: nn.Module,
         batches: Iterable[tuple[Tensor, Tensor]],
         *,
         iteration: int | Literal["after"] | None = None,
+        class_layer: str | None = None,
         columns: bool = True,
         folder: Path | None = None,
         observe: Callable[[int], None] = lambda images: None,
@@ -79,9 +80,10 @@ class Observations:
 
         Args:
             model: the trained network; not touched.
-            batches: images ``(b c h w)`` and labels ``(b)``, as for `accumulate`.
+            batches: inputs ``(b …)`` and labels ``(b)``, as for `accumulate`.
             iteration: of routing from which the columns are, as for `accumulate`. The lengths are always those of the
                 network's last.
+            class_layer: path of the layer whose capsules are the classes, as for `accumulate`.
             columns: whether some filter looks at them.
             folder: for the temporary file, which has no name there and goes when this object does, however the
                 process ends; the system's folder for such files when None.
@@ -89,11 +91,12 @@ class Observations:
             world: where each rank has its own images, those of one following those of the rank before; then all get
                 everybody's labels and lengths, and the first everybody's columns.
         """
-        number = checked_iteration(model.config, iteration)
-        with Recorder(model.config.classes, [number] if columns else [], folder) as recorder:
-            for traced in trace(model, batches, number, observe):
-                recorder.add(traced)
-            return cls(*recorder.result(number, world), number)
+        layers = capsule_layers(model)
+        layer = layers[class_layer_path(model, layers, class_layer)]
+        number = checked_iteration(layer.routing, iteration)
+        with ColumnFiles(layer.out_capsules, [number] if columns else [], folder) as files:
+            trace(model, batches, number, files.add, observe=observe, class_layer=class_layer)
+            return cls(*files.result(number, world), number)
 
     def __len__(self) -> int:
         """Number of images."""
@@ -174,32 +177,62 @@ class Traced(NamedTuple):
 
 @torch.no_grad()
 def trace(
-    model: CapsNet,
+    model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
     iterations: int,
-    observe: Callable[[int], None],
-) -> Iterator[Traced]:
-    """Route images, so few at a time that the coefficients of all iterations up to the given one fit into memory."""
-    config, routing = model.config, model.routing
-    for images, labels in batches:
-        labels = checked_labels(labels.cpu(), len(images), config.classes)
-        for some, their in zip(torch.split(images, _PIECE), torch.split(labels, _PIECE), strict=True):
-            lower_capsules = model.lower_capsules(some.to(routing.weight.device))  # (b, i, d)
-            steps = max(iterations, config.iterations)
-            for piece, found in trace_capsules(
-                lower_capsules, routing.weight, steps, routing.normalization, routing.lower, routing.upper
-            ):
-                yield _traced(their[piece], found, config.iterations)
-        observe(len(labels))
+    receive: Callable[[Traced], None],
+    *,
+    observe: Callable[[int], None] = lambda images: None,
+    class_layer: str | None = None,
+) -> None:
+    """Run images through a model and pass on every iteration of the class layer.
+
+    Args:
+        model: any module with capsule layers; in evaluation mode meanwhile.
+        batches: inputs ``(b …)`` and labels ``(b)``.
+        iterations: how many to trace, at least; as many as the layer has if that is more.
+        receive: told of so few images at a time that the coefficients of all iterations fit into memory, in order.
+        observe: told how many images were just done.
+        class_layer: path of the layer whose capsules are the classes; the last by default.
+    """
+    layers = capsule_layers(model)
+    path = class_layer_path(model, layers, class_layer)
+    layer = layers[path]
+    last, classes = layer.routing.iterations, layer.out_capsules
+    rows, their = 0, torch.empty(0, dtype=torch.int64)
+
+    def observer(_: str, lower_capsules: Tensor) -> Tensor:
+        nonlocal rows
+        own = their[rows : rows + len(lower_capsules)]
+        rows += len(lower_capsules)
+        if len(own) < len(lower_capsules):
+            raise ValueError(
+                f"layer {path!r} was given {rows} rows of capsules for {len(their)} images, expected one each"
+            )
+        capsules = []
+        for piece, outputs in layer.trace(lower_capsules, max(iterations, last)):
+            receive(_traced(own[piece], outputs, last))
+            capsules.append(outputs[last - 1].capsules)
+        return torch.cat(capsules)
+
+    with evaluating(model), observing({path: layer}, observer):
+        for inputs, labels in batches:
+            labels = checked_labels(torch.as_tensor(labels).cpu(), len(inputs), classes)
+            for some, their in zip(torch.split(inputs, _PIECE), torch.split(labels, _PIECE), strict=True):
+                rows = 0
+                model(some.to(layer.weight.device))
+                if rows != len(their):
+                    raise ValueError(f"layer {path!r} saw {rows} of {len(their)} images, expected all of them")
+            observe(len(labels))
 
 
-def _traced(labels: Tensor, found: Sequence[Routing], last: int) -> Traced:
-    lengths = torch.linalg.vector_norm(found[last - 1].capsules, dim=-1)  # (b, j)
-    return Traced(labels, lengths.cpu(), {k: routing.coefficients for k, routing in enumerate(found, 1)})
+def _traced(labels: Tensor, outputs: Sequence[RoutingOutput], last: int) -> Traced:
+    lengths = torch.linalg.vector_norm(outputs[last - 1].capsules, dim=-1)  # (b, j)
+    return Traced(labels, lengths.cpu(), {k: output.coefficients for k, output in enumerate(outputs, 1)})
 
 
 @final
-class Recorder(ExitStack):
+class ColumnFiles(ExitStack):
     """Collects labels and lengths in memory, and the ground-truth columns of iterations in temporary files."""
 
     def __init__(self, classes: int, iterations: Iterable[int], folder: Path | None) -> None:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fastcaps.master.accumulator import MasterAccumulator
 from fastcaps.master.filters import Filter, apply_filters
-from fastcaps.master.observations import NothingToFilterError, Observations, Recorder, trace
-from fastcaps.nn.capsnet import CapsNet
+from fastcaps.master.observations import ColumnFiles, NothingToFilterError, Observations, Traced, trace
+from fastcaps.master.recording import capsule_layers, class_layer_path
+from fastcaps.nn.pretrained import weights_hash
 
 
 class Sweep(NamedTuple):
@@ -32,7 +33,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(
-    model: CapsNet,
+    model: nn.Module,
     source: Callable[[], Iterable[tuple[Tensor, Tensor]]],
     iterations: Sequence[int],
     chains: Mapping[str, Sequence[Filter]],
@@ -53,39 +54,48 @@ def sweep(
         folder: for temporary files without names; the system's when None.
         observe: told how many images were just done, in either pass.
     """
-    last = model.config.iterations
+    layers = capsule_layers(model)
+    layer = layers[class_layer_path(model, layers)]
+    last, model_hash = layer.routing.iterations, weights_hash(model)
     for k in iterations:
         if not 1 <= k <= last + 1:
             raise ValueError(f"iteration is {k}, expected 1 to {last}, or {last + 1} for the update after the last")
     unfiltered = [name for name, filters in chains.items() if not filters]
     filtered = {name: filters for name, filters in chains.items() if filters}
     by_columns = any(one.uses_columns for filters in filtered.values() for one in filters)
-    sums = {(k, name): MasterAccumulator.for_model(model, k) for k in iterations for name in unfiltered}
+    sums = {(k, name): MasterAccumulator.for_layer(layer, k, model_hash) for k in iterations for name in unfiltered}
     skipped: dict[tuple[int, str], str] = {}
     masks: dict[tuple[int, str], NDArray[np.bool_]] = {}
-    with Recorder(model.config.classes, iterations if by_columns else [], folder) as recorder:
-        for traced in trace(model, source(), max(iterations), observe):
-            recorder.add(traced)
+    with ColumnFiles(layer.out_capsules, iterations if by_columns else [], folder) as files:
+
+        def observe_all(traced: Traced) -> None:
+            files.add(traced)
             for (k, _), one in sums.items():
                 one.update(traced.coefficients[k], traced.labels)
+
+        trace(model, source(), max(iterations), observe_all, observe=observe)
         for k in iterations:
-            observations = Observations(*recorder.result(k), k)
+            observations = Observations(*files.result(k), k)
             for name, filters in filtered.items():
                 try:
                     masks[k, name], report = apply_filters(filters, observations)
                 except NothingToFilterError as error:
                     skipped[k, name] = str(error)
                     continue
-                sums[k, name] = MasterAccumulator.for_model(model, k)
+                sums[k, name] = MasterAccumulator.for_layer(layer, k, model_hash)
                 sums[k, name].filters = report
     if masks:
         seen = 0
-        for traced in trace(model, source(), max(iterations), observe):
+
+        def observe_chosen(traced: Traced) -> None:
+            nonlocal seen
             for (k, name), mask in masks.items():
                 chosen = torch.from_numpy(mask[seen : seen + len(traced.labels)])
                 coefficients = traced.coefficients[k]
                 sums[k, name].update(coefficients[chosen.to(coefficients.device)], traced.labels[chosen])
             seen += len(traced.labels)
+
+        trace(model, source(), max(iterations), observe_chosen, observe=observe)
         first = len(next(iter(masks.values())))
         if seen != first:
             raise ValueError(f"the first pass had {first} images, the second {seen}: expected the same again")

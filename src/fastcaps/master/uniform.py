@@ -1,10 +1,8 @@
 """The coefficients in which no image had a say: what a claim about master coefficients has to beat."""
 
-from typing import cast
-
 import torch
 
-from fastcaps.functional import Normalization
+from fastcaps.functional import get_normalization
 from fastcaps.master.accumulator import MasterAccumulator
 from fastcaps.master.coefficients import MasterCoefficients
 from fastcaps.nn.config import CapsNetConfig
@@ -20,8 +18,8 @@ def uniform_coefficients(config: CapsNetConfig) -> MasterCoefficients:
         What accumulating one image of each class in the first iteration would give.
     """
     i, j = config.lower_capsules, config.classes
-    sums = MasterAccumulator(i, j, cast(Normalization, config.normalization), config.lower, config.upper)
-    start = 1.0 if config.normalization == "max_min" else 1.0 / j
-    sums.update(torch.full((j, i, j), start, dtype=torch.float64), torch.arange(j))
+    normalization = get_normalization(config.normalization, lower=config.lower, upper=config.upper)
+    sums = MasterAccumulator(i, j, normalization)
+    sums.update(torch.full((j, i, j), normalization.start(j), dtype=torch.float64), torch.arange(j))
     sums.iteration = 1
     return sums.compute({"data": None})

@@ -7,10 +7,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from fastcaps.functional._eager import is_eager
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.nn.layers import Decoder, PrimaryCaps, Stem
+from fastcaps.nn.convolutional import PrimaryCapsules, Stem
+from fastcaps.nn.decoder import Decoder
 from fastcaps.shipped import located
 
 # Images worked through at a time when no gradient is wanted: memory then doesn't grow with the batch.
@@ -26,28 +28,46 @@ class CapsuleOutput(NamedTuple):
 
 
 class CapsuleNetwork(nn.Module, ABC):
-    """Stem, PrimaryCaps and decoder, around a routing layer that the two final classes bring.
+    """Stem, PrimaryCapsules and decoder, assembled from a configuration; the two final classes add the capsule layer.
 
     Images are ``(b c h w)``, floating-point between 0 and 1, or bytes between 0 and 255. An image's result doesn't
     depend on the rest of its batch.
     """
 
     kind: ClassVar[str]
+    # Where a run folder has it.
+    folder: ClassVar[str]
 
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__()
         self.config = config
         self.provenance: dict[str, Any] = {}
-        self.stem = Stem(config)
-        self.primary = PrimaryCaps(config)
-        self.decoder = Decoder(config)
+        self.stem = Stem(
+            config.channels,
+            config.stem_channels,
+            config.stem_kernel,
+            config.stem_stride,
+            layers=config.stem_layers,
+            batch_norm=config.batch_norm,
+            standardize=config.standardize,
+        )
+        self.primary = PrimaryCapsules(
+            config.stem_channels,
+            config.capsule_types,
+            config.lower_dimension,
+            config.primary_kernel,
+            config.primary_stride,
+            batch_norm=config.batch_norm,
+        )
+        image_shape = (config.channels, config.height, config.width)
+        self.decoder = Decoder(config.classes, config.class_dimension, image_shape, config.decoder)
 
     @abstractmethod
     def forward(self, images: Tensor) -> CapsuleOutput:
         """Classify images ``(b c h w)``; never decodes."""
 
     def lower_capsules(self, images: Tensor) -> Tensor:
-        """The lower capsules ``(b i d)`` of images ``(b c h w)``, in the order that `PrimaryCaps` gives."""
+        """The lower capsules ``(b i d)`` of images ``(b c h w)``, in the order that `PrimaryCapsules` gives."""
         return self.primary(self.stem(self._checked(images)))  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -76,19 +96,22 @@ class CapsuleNetwork(nn.Module, ABC):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
-        """Read what `save_pretrained` wrote, a run's network, or one that comes with fastcaps: ``"mnist"``."""
+        """Read what `save_pretrained` wrote, the network of a run folder, or a bundled network such as ``"mnist"``."""
         path = located(folder)
-        if (path / "run.json").is_file() and not (path / "config.json").exists():
-            return cls._from_run(path)
-        return pretrained.load(cls, path)
+        inside = path / cls.folder
+        if not (path / "config.json").exists() and (inside / "config.json").is_file():
+            path = inside
+        return cls._load(path)
 
     @classmethod
     @abstractmethod
-    def _from_run(cls, folder: Path) -> Self:
-        """The network of a run folder."""
+    def _load(cls, folder: Path) -> Self:
+        """Read a folder with a ``config.json``."""
 
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
-        """The batch whole where its gradient is wanted, in pieces otherwise."""
+        """The batch whole where its gradient is wanted or it is traced, in pieces otherwise."""
+        if not is_eager(images):
+            return (images,)
         wanted = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
         whole = (torch.is_grad_enabled() and wanted) or len(images) <= _PIECE
         return (images,) if whole else torch.split(images, _PIECE)

@@ -1,31 +1,54 @@
 """The capsule network with dynamic routing: what is trained."""
 
+import warnings
 from pathlib import Path
 from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
-from fastcaps.functional import fold_weights, folded_routing
+from fastcaps.functional import get_normalization
 from fastcaps.nn import pretrained
 from fastcaps.nn.base import CapsuleNetwork, CapsuleOutput
+from fastcaps.nn.capsules import CapsuleLayer
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.nn.layers import ClassCaps
+from fastcaps.nn.routing import DynamicRouting
+
+# Lower capsules above which a network is probably larger than its owner wants: eight times the paper's MNIST network.
+_MANY = 8 * 1152
 
 
 @final
 class CapsNet(CapsuleNetwork):
-    """Stem ▸ PrimaryCaps ▸ votes ▸ dynamic routing (paper, section 2)."""
+    """Stem ▸ PrimaryCapsules ▸ votes ▸ dynamic routing (paper, section 2)."""
 
     kind: ClassVar[str] = "CapsNet"
+    folder: ClassVar[str] = "model"
 
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__(config)
-        self.routing = ClassCaps(config)
+        self.routing = CapsuleLayer(
+            config.lower_capsules,
+            config.lower_dimension,
+            config.classes,
+            config.class_dimension,
+            routing=DynamicRouting(
+                config.iterations, get_normalization(config.normalization, lower=config.lower, upper=config.upper)
+            ),
+            bias=config.class_bias,
+        )
+        if config.lower_capsules > _MANY:
+            megabytes = self.routing.weight.numel() * 4 / 1e6
+            warnings.warn(
+                f"images of {config.height}×{config.width} give {config.lower_capsules:,} lower capsules (the paper's "
+                f"MNIST network has 1,152): their weights take {megabytes:,.0f} MB, {4 * megabytes:,.0f} MB while "
+                "training. CapsNetConfig.for_images(..., stem='strided') or stem_layers make the feature maps smaller",
+                stacklevel=2,
+            )
 
     @classmethod
-    def _from_run(cls, folder: Path) -> Self:
-        return pretrained.load(cls, folder / "model")
+    def _load(cls, folder: Path) -> Self:
+        return pretrained.load(cls, folder)
 
     def forward(
         self,
@@ -47,33 +70,22 @@ class CapsNet(CapsuleNetwork):
         Returns:
             Capsules ``(b j e)``, lengths ``(b j)``, coefficients ``(b i j)`` or None.
         """
-        if fixed is not None:
-            if with_coefficients or iterations is not None:
-                raise ValueError(
-                    "with fixed coefficients nothing is routed: leave with_coefficients and iterations out"
-                )
-            return self._with_fixed(images, fixed)
+        if fixed is not None and (with_coefficients or iterations is not None):
+            raise ValueError("with fixed coefficients nothing is routed: leave with_coefficients and iterations out")
         capsules, coefficients = [], []
         for piece in self._pieces(images):
-            routing = self.routing(self.lower_capsules(piece), iterations)
-            capsules.append(routing.capsules)
-            if with_coefficients:
-                coefficients.append(routing.coefficients)
+            lower = self.lower_capsules(piece)  # (b, i, d)
+            if fixed is not None:
+                capsules.append(self.routing.apply_coefficients(lower, fixed))
+            elif with_coefficients or iterations is not None:
+                routed = self.routing.route(lower, iterations)
+                capsules.append(routed.capsules)
+                coefficients.append(routed.coefficients)
+            else:
+                capsules.append(self.routing(lower))
         joined = torch.cat(capsules)  # (b, j, e)
         return CapsuleOutput(
             joined,
             torch.linalg.vector_norm(joined, dim=-1),
             torch.cat(coefficients) if with_coefficients else None,
         )
-
-    def _with_fixed(self, images: Tensor, fixed: Tensor) -> CapsuleOutput:
-        weight = self.routing.weight
-        folded = fold_weights(weight, fixed.to(weight.device, weight.dtype))  # (i·d, j·e)
-        parts = torch.get_num_threads()
-        joined = torch.cat(
-            [
-                folded_routing(self.lower_capsules(piece).to(weight.dtype), folded, self.config.classes, parts)
-                for piece in self._pieces(images)
-            ]
-        )  # (b, j, e)
-        return CapsuleOutput(joined, torch.linalg.vector_norm(joined, dim=-1))

@@ -5,10 +5,14 @@ Knows no PyTorch, so that the command line and the runtime can read a model's ``
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from fastcaps._checks import check_normalization
+# Lower capsules that a strided stem may leave: twice the paper's number.
+_MOST_STRIDED = 2304
+# A strided convolution in front of the stem's last: kernel size, stride.
+_HALVING = 3, 2
 
 _CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -23,19 +27,24 @@ class CapsNetConfig:
     Attributes:
         height: of the network's input, in pixels.
         width: likewise.
-        channels: 1 for grey, 3 for colour.
+        channels: 1 for gray, 3 for color.
         classes: number of class capsules.
-        stem_channels: feature maps of the first convolution.
+        stem_layers: convolutions in front of the stem's last, each as (channels, kernel size, stride), without padding;
+            none in the paper. They make large images small.
+        stem_channels: feature maps of the stem's last convolution.
         stem_kernel: side of its kernel; no padding.
         stem_stride: its stride.
         capsule_types: capsules at each position of the grid.
         lower_dimension: numbers in a lower capsule, d.
         primary_kernel: side of the second convolution's kernel; no padding.
         primary_stride: its stride.
+        batch_norm: whether a BatchNorm follows each convolution; `fastcaps.fold` merges it into the convolution.
         class_dimension: numbers in a class capsule, e.
+        class_bias: whether the sums of class capsules have a bias, as in Sabour's code.
         decoder: widths of the reconstruction network's hidden layers.
         iterations: of dynamic routing.
-        normalization: of its coefficients, ``"max_min"`` or ``"softmax"``.
+        normalization: of its coefficients, by name: ``"max_min"``, ``"softmax"``, ``"leaky_softmax"``, or one of your
+            own (`fastcaps.functional.Normalization`).
         lower: lower bound of Max-Min.
         upper: upper bound of Max-Min.
         standardize: whether the network first brings each image to zero mean and unit variance, by itself.
@@ -48,6 +57,7 @@ class CapsNetConfig:
     width: int = 28
     channels: int = 1
     classes: int = 10
+    stem_layers: tuple[tuple[int, int, int], ...] = ()
     stem_channels: int = 256
     stem_kernel: int = 9
     stem_stride: int = 1
@@ -55,7 +65,9 @@ class CapsNetConfig:
     lower_dimension: int = 8
     primary_kernel: int = 9
     primary_stride: int = 2
+    batch_norm: bool = False
     class_dimension: int = 16
+    class_bias: bool = False
     decoder: tuple[int, ...] = (512, 1024)
     iterations: int = 3
     normalization: str = "max_min"
@@ -70,6 +82,9 @@ class CapsNetConfig:
         for name in ("decoder", "resize", "class_names"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
+        if isinstance(self.stem_layers, list | tuple):
+            layers = tuple(tuple(layer) if isinstance(layer, list) else layer for layer in self.stem_layers)
+            object.__setattr__(self, "stem_layers", layers)
         for field in dataclasses.fields(self):
             _check_type(field.name, field.type, getattr(self, field.name))
             if field.type is float:
@@ -81,21 +96,32 @@ class CapsNetConfig:
     def _check_values(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             numbers = value if name in ("decoder", "resize") and value is not None else [value]
+            if name == "stem_layers":
+                numbers = [number for layer in value for number in layer]
             for number in numbers:
                 if type(number) is int and number < 1:
                     raise ValueError(f"{name} is {value}, expected at least 1")
         if self.classes < 2:
             raise ValueError(f"classes is {self.classes}, expected at least 2")
-        check_normalization(self.normalization, self.lower, self.upper)
+        if not (math.isfinite(self.lower) and math.isfinite(self.upper) and self.lower < self.upper):
+            raise ValueError(
+                f"the bounds of Max-Min are lower={self.lower}, upper={self.upper}: "
+                "expected finite numbers, lower < upper"
+            )
+        if not self.normalization.isidentifier():
+            raise ValueError(f"normalization is {self.normalization!r}, expected a name such as max_min")
         if len(self.class_names) != self.classes:
             raise ValueError(f"{len(self.class_names)} class names were given for {self.classes} classes")
         if len(set(self.class_names)) != self.classes:
             raise ValueError(f"class names repeat: {', '.join(self.class_names)}")
-        needed = self.stem_kernel + self.stem_stride * (self.primary_kernel - 1)
+        needed = self.primary_kernel
+        for _, kernel, stride in reversed(self._stem_convolutions):
+            needed = kernel + stride * (needed - 1)
         if min(self.height, self.width) < needed:
+            front = f"{len(self.stem_layers)} convolutions in front, " if self.stem_layers else ""
             raise ValueError(
-                f"images of {self.height}×{self.width} are too small: a {self.stem_kernel}×{self.stem_kernel} stem "
-                f"(stride {self.stem_stride}) and a {self.primary_kernel}×{self.primary_kernel} PrimaryCaps "
+                f"images of {self.height}×{self.width} are too small: {front}a {self.stem_kernel}×{self.stem_kernel} "
+                f"stem (stride {self.stem_stride}) and a {self.primary_kernel}×{self.primary_kernel} PrimaryCaps "
                 f"convolution need at least {needed}×{needed}: enlarge the images or choose smaller kernels"
             )
         if self.resize is not None and (self.resize[0] < self.height or self.resize[1] < self.width):
@@ -125,17 +151,53 @@ class CapsNetConfig:
         return cls(**(preset | changes))
 
     @classmethod
-    def for_images(cls, height: int, width: int, channels: int, *, classes: int, **changes: Any) -> Self:
-        """The MNIST network for images of another size; the grid of capsules follows from it."""
-        return cls(height=height, width=width, channels=channels, classes=classes, **changes)
+    def for_images(
+        cls,
+        height: int,
+        width: int,
+        channels: int,
+        *,
+        classes: int,
+        stem: Literal["paper", "strided"] = "paper",
+        **changes: Any,
+    ) -> Self:
+        """Return the MNIST network for images of another size; the grid of capsules follows from the size.
+
+        Args:
+            height: of the images.
+            width: of the images.
+            channels: of the images.
+            classes: number of classes.
+            stem: ``"paper"`` for one convolution, ``"strided"`` for as many convolutions of stride 2 in front of it as
+                bring the number of lower capsules near the paper's.
+            changes: other entries of the configuration.
+        """
+        if stem not in ("paper", "strided"):
+            raise ValueError(f"stem is {stem!r}, expected paper or strided")
+        config = cls(height=height, width=width, channels=channels, classes=classes, **changes)
+        while stem == "strided" and config.lower_capsules > _MOST_STRIDED:
+            # Twice as many channels after each, up to those of the stem's last.
+            front = len(config.stem_layers) + 1
+            widths = [max(1, config.stem_channels >> (front - k)) for k in range(front)]
+            layers = tuple((maps, *_HALVING) for maps in widths)
+            try:
+                config = dataclasses.replace(config, stem_layers=layers)
+            except ValueError:
+                break  # one more would leave nothing of the image
+        return config
+
+    @property
+    def _stem_convolutions(self) -> tuple[tuple[int, int, int], ...]:
+        """Channels, kernel size and stride of all convolutions of the stem."""
+        return (*self.stem_layers, (self.stem_channels, self.stem_kernel, self.stem_stride))
 
     @property
     def stem_size(self) -> tuple[int, int]:
         """Height and width of the stem's feature maps."""
-        return (
-            (self.height - self.stem_kernel) // self.stem_stride + 1,
-            (self.width - self.stem_kernel) // self.stem_stride + 1,
-        )
+        height, width = self.height, self.width
+        for _, kernel, stride in self._stem_convolutions:
+            height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        return height, width
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -187,6 +249,10 @@ def _check_type(name: str, kind: Any, value: Any) -> None:
         bool: ("true or false", type(value) is bool),
         tuple[int, ...]: ("a list of whole numbers", _is_tuple_of(value, int)),
         tuple[str, ...]: ("a list of strings", _is_tuple_of(value, str)),
+        tuple[tuple[int, int, int], ...]: (
+            "a list of (channels, kernel size, stride)",
+            type(value) is tuple and all(_is_tuple_of(layer, int) and len(layer) == 3 for layer in value),
+        ),
         tuple[int, int] | None: (
             "two whole numbers or null",
             value is None or (_is_tuple_of(value, int) and len(value) == 2),

@@ -2,16 +2,19 @@
 
 ``config.json`` records the SHA-256 of the weights beside it, so that a file that is cut short, or belongs to another
 model, is found before it is used.
+
+A folded network need not be stored twice: its ``config.json`` may name the folder of the network and the file of the
+coefficients that it is folded from.
 """
 
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import json_bytes, write_atomically
@@ -50,12 +53,7 @@ def load(cls: type[Network], folder: Path) -> Network:
     description = _description(cls.kind, folder)
     path = folder / _WEIGHTS
     content = _content(path)
-    found = hashlib.sha256(content).hexdigest()
-    if found != description["weights_sha256"]:
-        raise ValueError(
-            f"{path} is damaged or belongs to another model: its SHA-256 is {found[:12]}…, {_CONFIG} says "
-            f"{description['weights_sha256'][:12]}…: copy both files from the same place again"
-        )
+    _check_sha256(path, content, description["weights_sha256"])
     try:
         state = safetensors.torch.load(content)
     except SafetensorError as error:
@@ -71,13 +69,89 @@ def load(cls: type[Network], folder: Path) -> Network:
     return model.eval()
 
 
+class FoldedFrom(NamedTuple):
+    """The parts of a folded network that is not stored itself.
+
+    Attributes:
+        model_folder: of the network with dynamic routing.
+        coefficients: ``(i j)``, float64.
+        provenance: of the folded network.
+    """
+
+    model_folder: Path
+    coefficients: Tensor
+    provenance: dict[str, Any]
+
+
+def save_folded_from(folder: Path, model: str, coefficients: str, provenance: dict[str, Any]) -> None:
+    """Write the ``config.json`` of a folded network that is not stored itself.
+
+    Args:
+        folder: of the folded network.
+        model: folder of the network, beside ``folder``.
+        coefficients: file of the coefficients, beside ``folder``.
+        provenance: of the folded network.
+    """
+    config = json.loads(_content(folder.parent / model / _CONFIG))["config"]
+    description = {
+        "format": _FORMAT,
+        "model": "FastCapsNet",
+        "fastcaps": __version__,
+        "weights_sha256": hashlib.sha256(_content(folder.parent / model / _WEIGHTS)).hexdigest(),
+        "folded_from": {
+            "model": model,
+            "coefficients": coefficients,
+            "coefficients_sha256": hashlib.sha256(_content(folder.parent / coefficients)).hexdigest(),
+        },
+        "config": config,
+        "provenance": provenance,
+    }
+    write_atomically({folder / _CONFIG: json_bytes(description)})
+
+
+def folded_from(folder: Path) -> FoldedFrom | None:
+    """Return the parts that a folder's folded network is made of; None when its weights are stored."""
+    description = _description("FastCapsNet", folder)
+    parts = description.get("folded_from")
+    if parts is None:
+        return None
+    names = ("model", "coefficients", "coefficients_sha256")
+    if not isinstance(parts, dict) or not all(isinstance(parts.get(name), str) for name in names):
+        raise ValueError(f"{folder / _CONFIG} is damaged: folded_from lacks one of {', '.join(names)}")
+    if any(Path(parts[name]).name != parts[name] for name in names):
+        raise ValueError(f"{folder / _CONFIG}: folded_from is {parts}, expected names of files beside {folder}")
+    beside = folder.parent
+    weights, coefficients = beside / parts["model"] / _WEIGHTS, beside / parts["coefficients"]
+    _check_sha256(weights, _content(weights), description["weights_sha256"])
+    content = _content(coefficients)
+    _check_sha256(coefficients, content, parts["coefficients_sha256"])
+    try:
+        with safe_open(coefficients, framework="pt") as file:
+            values = file.get_tensor("values")
+    except SafetensorError as error:
+        raise ValueError(f"{coefficients} holds no coefficients: {error}") from None
+    return FoldedFrom(beside / parts["model"], values, description["provenance"])
+
+
+def _check_sha256(path: Path, content: bytes, expected: str) -> None:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != expected:
+        raise ValueError(
+            f"{path} is damaged or belongs to another model: its SHA-256 is {actual[:12]}…, {_CONFIG} says "
+            f"{expected[:12]}…: copy both files from the same place again"
+        )
+
+
 def weights_hash(model: torch.nn.Module) -> str:
-    """SHA-256 of the weights that decide the coefficients: all but the decoder's."""
+    """Return the SHA-256 of the weights that decide the coefficients: of a `CapsuleNetwork` all but the decoder's."""
+    from fastcaps.nn.base import CapsuleNetwork
+
+    ignored = "decoder." if isinstance(model, CapsuleNetwork) else None
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        if not name.startswith("decoder."):
+        if ignored is None or not name.startswith(ignored):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

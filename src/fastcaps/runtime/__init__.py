@@ -1,23 +1,19 @@
-"""From a trained network to one ONNX file, and from that file to answers without PyTorch.
-
-`load` and what it gives need NumPy and ONNX Runtime only. `export` makes the file; it needs PyTorch and ONNX.
-"""
+"""Inference without PyTorch: from a file that `fastcaps.export` wrote to answers, with NumPy and ONNX Runtime."""
 
 from typing import TYPE_CHECKING
 
 from fastcaps._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fastcaps.runtime.exporting import export
     from fastcaps.runtime.session import Predictor, load
 
-__all__ = ["load", "Predictor", "export"]
+__all__ = ["load", "Predictor"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "load": "fastcaps.runtime.session",
         "Predictor": "fastcaps.runtime.session",
-        "export": "fastcaps.runtime.exporting",
     },
+    deprecated={"export": ("fastcaps.exporting._deprecated", "export_with_tests", "fastcaps.export(…, tests=…)")},
 )

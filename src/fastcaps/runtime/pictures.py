@@ -1,13 +1,12 @@
 """From an image file to a network's input: upright, resized, its middle cropped, inverted where that is wanted."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps.data.images import decode
-from fastcaps.nn.config import CapsNetConfig
 
 Invert = Literal["auto", "yes", "no"]
 
@@ -17,12 +16,32 @@ BLACK_EDGES = frozenset({"mnist", "fashion_mnist", "rotated_mnist", "digits"})
 _CLEAR = 0.25
 
 
-def network_input(path: Path, config: CapsNetConfig, content: bytes | None = None) -> NDArray[np.uint8]:
+class TakesImages(Protocol):
+    """The size of images that a network takes: a configuration, or `fastcaps.runtime.session.ImageInput`."""
+
+    @property
+    def height(self) -> int:
+        """Of the input."""
+
+    @property
+    def width(self) -> int:
+        """Of the input."""
+
+    @property
+    def channels(self) -> int:
+        """Of the input."""
+
+    @property
+    def resize(self) -> tuple[int, int] | None:
+        """Height and width to which a picture is brought before its middle is cropped."""
+
+
+def network_input(path: Path, config: TakesImages, content: bytes | None = None) -> NDArray[np.uint8]:
     """A picture as the network's input ``(c h w)``: brought to ``config.resize``, then its middle.
 
     Args:
         path: of the file; also what errors call it.
-        config: of the network.
+        config: of the network, or another description of its input.
         content: what is in the file; read when None.
     """
     h, w = config.height, config.width

@@ -12,10 +12,23 @@ from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime import file
 
-FORMAT = 1
+# Of files with a CapsNet, whose configuration says all, and of files with any other module.
+CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
 # Images worked through at a time: beyond this nothing gets faster, and memory doesn't grow with the batch.
 _PIECE = 32
-_FIELDS = ("format", "config", "routing", "precision", "batch", "background")
+_FIELDS = {
+    CAPSNET_FORMAT: ("config", "routing", "precision", "batch", "background"),
+    MODULE_FORMAT: ("input_shape", "input_type", "outputs", "output_shapes", "class_names", "routing", "batch"),
+}
+
+
+class ImageInput(NamedTuple):
+    """The size of images that a network takes, for `fastcaps.runtime.pictures`."""
+
+    height: int
+    width: int
+    channels: int
+    resize: tuple[int, int] | None = None
 
 
 class Output(NamedTuple):
@@ -49,10 +62,13 @@ class Predictor:
     An image's answer doesn't depend on the rest of its batch. Batches of any size are worked through in pieces.
 
     Attributes:
-        config: of the network: sizes, class names, and how an image becomes its input.
-        routing: ``"fast"`` or ``"dynamic"``.
+        class_names: in the order of the lengths.
+        routing: ``"fast"``, ``"dynamic"``, or ``"none"`` for a module without capsules.
         precision: ``"float32"`` or ``"int8"``.
+        input_shape: of one input, ``(c, h, w)`` for images.
+        image: how a picture becomes an input; None where inputs are no images.
         background: brightness of the edge of the training images, between 0 and 1; None where it means nothing.
+        config: of a `CapsNet`; None for another module.
         about: everything the file says of itself: also provenance, and the accuracy that was measured.
     """
 
@@ -72,55 +88,88 @@ class Predictor:
             # What ONNX Runtime raises has no common class.
             raise ValueError(f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {error}") from error
         about = json.loads(self._session.get_modelmeta().custom_metadata_map.get(file.ABOUT, "{}"))
-        missing = [name for name in _FIELDS if name not in about]
-        if about.get("format") == FORMAT and missing:
-            raise ValueError(f"{path} does not say its {', '.join(missing)}: make it again with fastcaps export")
-        if about.get("format") != FORMAT:
+        if about.get("format") not in _FIELDS:
             raise ValueError(
-                f"{path} has format {about.get('format')}, this version of fastcaps reads {FORMAT}: "
-                "export it with this version, or use the one that wrote it"
+                f"{path} has format {about.get('format')}, this version of fastcaps reads "
+                f"{' and '.join(map(str, _FIELDS))}: export it with this version, or use the one that wrote it"
             )
+        missing = [name for name in _FIELDS[about["format"]] if name not in about]
+        if missing:
+            raise ValueError(f"{path} does not say its {', '.join(missing)}: make it again with fastcaps export")
         self.about: dict[str, Any] = about
-        self.config = CapsNetConfig.from_dict(about["config"])
         self.routing: str = about["routing"]
         self.precision: str = about["precision"]
-        self.background: float | None = about["background"]
+        self.background: float | None = about.get("background")
         self._batch: int | None = about["batch"]
-        self(np.zeros((1, self.config.channels, self.config.height, self.config.width), np.uint8))
+        self.config: CapsNetConfig | None = None
+        self.image: CapsNetConfig | ImageInput | None
+        if about["format"] == CAPSNET_FORMAT:
+            config = self.config = self.image = CapsNetConfig.from_dict(about["config"])
+            self.class_names: tuple[str, ...] = config.class_names
+            self.input_shape: tuple[int, ...] = (config.channels, config.height, config.width)
+            self._dtype: type[np.generic] = np.uint8
+            self._outputs = {"capsules": (config.classes, config.class_dimension), "lengths": (config.classes,)}
+        else:
+            self.class_names = tuple(about["class_names"])
+            self.input_shape = tuple(about["input_shape"])
+            self._dtype = np.float32 if about["input_type"] == "float32" else np.uint8
+            self._outputs = dict(zip(about["outputs"], map(tuple, about["output_shapes"]), strict=True))
+            self.image = None
+            if len(self.input_shape) == 3:
+                channels, height, width = self.input_shape
+                self.image = ImageInput(height, width, channels)
+        self.run(np.zeros((1, *self.input_shape), self._dtype))
 
-    def __call__(self, images: NDArray[np.uint8]) -> Output:
-        """Classify images ``(b c h w)``, bytes of the network's input size."""
-        images = self._checked(images)
+    def __call__(self, images: NDArray[Any]) -> Output:
+        """Classify images ``(b c h w)`` of the network's input size: bytes, or where the file takes them floats."""
+        outputs = self.run(images)
+        if "lengths" not in outputs:
+            raise ValueError("this file has no capsules, but one output: use run() or scores()")
+        return Output(outputs["capsules"], outputs["lengths"])
+
+    def run(self, inputs: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
+        """Return all outputs by their name, for inputs ``(b …)``.
+
+        Bytes become floats between 0 and 1 where the file takes floats.
+        """
+        inputs = self._checked(inputs)
         step = self._batch or _PIECE
-        pieces = [self._run(images[start : start + step]) for start in range(0, len(images), step)]
-        j, e = self.config.classes, self.config.class_dimension
+        pieces = [self._run(inputs[start : start + step]) for start in range(0, len(inputs), step)]
         if not pieces:
-            return Output(np.empty((0, j, e), np.float32), np.empty((0, j), np.float32))
-        return Output(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
+            return {name: np.empty((0, *shape), np.float32) for name, shape in self._outputs.items()}
+        return {
+            name: np.concatenate(parts) for name, parts in zip(self._outputs, zip(*pieces, strict=True), strict=True)
+        }
 
-    def predict(self, images: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the lengths ``(b j)`` of the class capsules, or the output of a module without capsules."""
+        return self.run(inputs)[list(self._outputs)[-1]]
+
+    def predict(self, images: NDArray[Any]) -> NDArray[np.int64]:
         """The class of the longest capsule ``(b)`` of images ``(b c h w)``."""
-        classes: NDArray[np.int64] = self(images).lengths.argmax(1)
+        classes: NDArray[np.int64] = self.scores(images).argmax(1)
         return classes
 
-    def _run(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], ...]:
-        count = len(images)
+    def _run(self, inputs: NDArray[Any]) -> tuple[NDArray[np.float32], ...]:
+        count = len(inputs)
         if self._batch is not None and count < self._batch:
-            images = np.concatenate([images, np.zeros((self._batch - count, *images.shape[1:]), np.uint8)])
-        found = self._session.run(["capsules", "lengths"], {"images": np.ascontiguousarray(images)})
-        return tuple(part[:count] for part in found)
+            inputs = np.concatenate([inputs, np.zeros((self._batch - count, *inputs.shape[1:]), inputs.dtype)])
+        outputs = self._session.run(list(self._outputs), {"images": np.ascontiguousarray(inputs)})
+        return tuple(part[:count] for part in outputs)
 
-    def _checked(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        c, h, w = self.config.channels, self.config.height, self.config.width
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
-            given = images.dtype if isinstance(images, np.ndarray) else type(images).__name__
+    def _checked(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        accepted = {np.dtype(np.uint8), np.dtype(self._dtype)}
+        if not isinstance(inputs, np.ndarray) or inputs.dtype not in accepted:
+            given = inputs.dtype if isinstance(inputs, np.ndarray) else type(inputs).__name__
+            floats = " or float32" if len(accepted) > 1 else ""
             raise ValueError(
-                f"images are {given}, expected a NumPy array of uint8 between 0 and 255: "
+                f"images are {given}, expected a NumPy array of uint8 between 0 and 255{floats}: "
                 "multiply what is between 0 and 1 by 255, round, and convert"
             )
-        if images.ndim != 4 or images.shape[1:] != (c, h, w):
+        if inputs.shape[1:] != self.input_shape:
+            shape = ", ".join(map(str, self.input_shape))
             raise ValueError(
-                f"images have shape {images.shape}, expected (batch, {c}, {h}, {w}): "
+                f"images have shape {inputs.shape}, expected (batch, {shape}): "
                 "fastcaps.runtime.pictures brings image files to it"
             )
-        return images
+        return inputs if inputs.dtype == self._dtype else inputs.astype(np.float32) / 255

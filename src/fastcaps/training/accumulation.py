@@ -17,8 +17,9 @@ from fastcaps._machine import free_bytes
 from fastcaps.data import Split, batches
 from fastcaps.distributed import ALONE, World
 from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, accumulate
-from fastcaps.master.accumulator import add_routed, checked_iteration, combined
+from fastcaps.master.accumulator import accumulate_batch, checked_iteration, combined
 from fastcaps.nn import CapsNet
+from fastcaps.nn.pretrained import weights_hash
 
 # Sums, their copy in the result, and the content of the file.
 _COPIES = 3
@@ -126,15 +127,15 @@ def accumulate_split(
             world=world,
         )
     announce(planned.words)
-    number = checked_iteration(config, iteration)
+    number, model_hash = checked_iteration(model.routing.routing, iteration), weights_hash(model)
 
     def sums(parts: Sequence[range]) -> Iterator[MasterAccumulator]:
         for classes in parts:
-            one = MasterAccumulator.for_model(model, number, classes)
+            one = MasterAccumulator.for_layer(model.routing, number, model_hash, classes)
             one.filters = list(filters)
             mine = (images.labels[chosen] >= classes.start) & (images.labels[chosen] < classes.stop)
             for some, labels in batches(images.subset(chosen[mine]), batch_size, view=view):
-                add_routed(model, some, labels, one, number)
+                accumulate_batch(model, some, labels, "routing", one)
                 observe(len(labels))
             yield one
             del one

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.settings import TrainSettings
 
 _KIND = "fastcaps.Checkpoint"
@@ -76,8 +77,10 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: d
             if metadata.get("kind") != _KIND:
                 raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
             given = json.loads(json.dumps(run))
-            kept = {name: value for name, value in TrainSettings().to_dict().items() if name in given}
-            _check_same(path, kept | json.loads(metadata["run"]), given)  # of settings that are newer, the defaults
+            # Settings that are newer than the checkpoint had their defaults.
+            defaults = json.loads(json.dumps(TrainSettings().to_dict() | CapsNetConfig().to_dict()))
+            stored = {name: value for name, value in defaults.items() if name in given} | json.loads(metadata["run"])
+            _check_same(path, stored, given)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None

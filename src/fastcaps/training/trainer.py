@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 import torch
@@ -32,8 +32,8 @@ from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.data.dataset import stratified
 from fastcaps.distributed import ALONE, World
 from fastcaps.functional import cross_entropy_loss, margin_loss, reconstruction_loss
-from fastcaps.master import MasterCoefficients
-from fastcaps.nn import CapsNet, CapsuleNetwork, fold
+from fastcaps.master import MasterCoefficients, Method, fold
+from fastcaps.nn import CapsNet, CapsuleNetwork
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import checkpoint
 from fastcaps.training.accumulation import accumulate_split
@@ -328,7 +328,7 @@ class Trainer:
             self.data.augmentation.test_view,
             size,
             iteration=self._iteration(),
-            method="containers" if self.master is None else self.master.method,
+            method="containers" if self.master is None else cast(Method, self.master.method),
             observe=self.world.counting(observe),
             announce=announce,
             world=self.world,
@@ -355,7 +355,7 @@ class Trainer:
             torch.manual_seed(self.settings.seed)
             fresh = CapsNet(self.model.config)
             if self.master is not None:
-                fresh.routing.draw_for(self.master.values)
+                fresh.routing.reset_parameters(self.master.values)
             self.model.load_state_dict(fresh.state_dict())
         self.optimizer = self._adam()
 

@@ -51,7 +51,7 @@ class Ranges(NamedTuple):
         return np.where(self.channels > 0, self.channels / 127, 1).astype(np.float32)
 
 
-def quantised_weight(
+def quantized_weight(
     weight: NDArray[np.float32], axis: int, largest: int, least: NDArray[np.floating] | float = 0.0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """A weight as bytes of its own shape, up to the largest, and a scale, least or more, for each index of an axis."""

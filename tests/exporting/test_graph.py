@@ -8,10 +8,10 @@ import torch
 from tests.reference.network import network as reference_network
 from tests.runtime.conftest import networks, small_config, some_images
 
-from fastcaps.runtime import graph
-from fastcaps.runtime.exporting import calibrated
-from fastcaps.runtime.graph import network_graph
-from fastcaps.runtime.quantise import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, quantised_weight
+from fastcaps.exporting import graph
+from fastcaps.exporting.exporter import calibrated
+from fastcaps.exporting.graph import network_graph
+from fastcaps.exporting.quantize import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, quantized_weight
 
 
 def arrays(network):
@@ -27,7 +27,7 @@ def answers(model, images):
 
 
 def restored(weight, axis, largest):
-    steps, scales = quantised_weight(weight.astype(np.float32), axis, largest)
+    steps, scales = quantized_weight(weight.astype(np.float32), axis, largest)
     shape = [1] * weight.ndim
     shape[axis] = -1
     return steps * scales.astype(np.float64).reshape(shape), scales.astype(np.float64)

@@ -16,18 +16,18 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fastcaps import CapsNet, CapsNetConfig
-from fastcaps.nn import winograd
-from fastcaps.nn.convolution import FastConvolution, is_plain
-from fastcaps.nn.layers import PrimaryCaps, Stem
-from fastcaps.nn.unfolded import unfold_kernel, unfolded_conv2d, unfolded_conv2d_relu
-from fastcaps.nn.winograd import best_tile, transform_kernel, transforms, winograd_conv2d_transformed
+from fastcaps.kernels import winograd
+from fastcaps.kernels.convolution import FastConvolution, is_plain
+from fastcaps.kernels.im2col import im2col_conv2d, im2col_conv2d_relu, im2col_kernel
+from fastcaps.kernels.winograd import best_tile, transform_kernel, transforms, winograd_conv2d_transformed
+from fastcaps.nn import PrimaryCapsules, Stem
 
 EPSILON = 2.0**-53
 
 # Called with starred lists, which type checkers can't count.
 conv2d: Any = torch.conv2d
 winograd_conv2d: Any = winograd.winograd_conv2d
-stem_conv2d: Any = unfolded_conv2d_relu
+stem_conv2d: Any = im2col_conv2d_relu
 choose_tile: Any = winograd.choose_tile
 
 
@@ -304,47 +304,46 @@ def test_the_best_tile_can_be_used(size, stride, h, w):
         assert transforms(tile, -(-size // stride)).maps.shape[0] <= 10
 
 
-def layer(stem_channels: int = 8, convolution: str = "winograd") -> PrimaryCaps:
-    config = CapsNetConfig(stem_channels=stem_channels, capsule_types=4, lower_dimension=2)
-    primary = PrimaryCaps(config)
+def layer(stem_channels: int = 8, convolution: str = "winograd") -> PrimaryCapsules:
+    primary = PrimaryCapsules(stem_channels, types=4, dim=2, kernel_size=9, stride=2)
     primary.convolution = convolution  # type: ignore[assignment]
     return primary
 
 
-def direct(primary: PrimaryCaps, maps: Tensor) -> Tensor:
+def direct(primary: PrimaryCapsules, maps: Tensor) -> Tensor:
     other = copy.deepcopy(primary)
     other.convolution = "direct"
     capsules: Tensor = other(maps)
     return capsules
 
 
-def change_in_place(primary: PrimaryCaps) -> None:
+def change_in_place(primary: PrimaryCapsules) -> None:
     primary.conv.weight.mul_(-2)
 
 
-def change_data(primary: PrimaryCaps) -> None:
+def change_data(primary: PrimaryCapsules) -> None:
     primary.conv.weight.data.mul_(-2)
 
 
-def change_one_channel(primary: PrimaryCaps) -> None:
+def change_one_channel(primary: PrimaryCapsules) -> None:
     primary.conv.weight.data[:, 3] = 1
 
 
-def change_by_loading(primary: PrimaryCaps) -> None:
+def change_by_loading(primary: PrimaryCapsules) -> None:
     primary.load_state_dict({name: -value for name, value in primary.state_dict().items()})
 
 
-def change_by_replacing(primary: PrimaryCaps) -> None:
+def change_by_replacing(primary: PrimaryCapsules) -> None:
     primary.conv.weight = torch.nn.Parameter(-primary.conv.weight.detach())
 
 
-def change_by_optimizer(primary: PrimaryCaps) -> None:
+def change_by_optimizer(primary: PrimaryCapsules) -> None:
     with torch.enable_grad():
         primary(torch.rand(2, 8, 20, 20)).sum().backward()
     torch.optim.SGD(primary.parameters(), lr=10.0).step()
 
 
-def change_type(primary: PrimaryCaps) -> None:
+def change_type(primary: PrimaryCapsules) -> None:
     primary.double()
 
 
@@ -379,16 +378,16 @@ def test_a_product_with_patches_is_a_convolution(b, c, k, stride, o, with_bias):
     maps = torch.randn(b, c, k + 4, k + 3, dtype=torch.float64)
     weight = torch.randn(o, c, k, k, dtype=torch.float64)
     bias = torch.randn(o, dtype=torch.float64) if with_bias else None
-    found = unfolded_conv2d(maps, unfold_kernel(weight), bias, stride)
+    found = im2col_conv2d(maps, im2col_kernel(weight), bias, stride)
     assert found.permute(0, 2, 3, 1).is_contiguous()
     torch.testing.assert_close(found, torch.nn.functional.conv2d(maps, weight, bias, stride))
 
 
 def test_patches_are_made_a_few_images_at_a_time(monkeypatch):
     maps, weight = torch.randn(5, 3, 9, 9), torch.randn(4, 3, 5, 5)
-    expected = unfolded_conv2d(maps, unfold_kernel(weight), None, 2)
-    monkeypatch.setattr("fastcaps.nn.unfolded._PATCHES", 2 * 9 * 75)
-    torch.testing.assert_close(unfolded_conv2d(maps, unfold_kernel(weight), None, 2), expected)
+    expected = im2col_conv2d(maps, im2col_kernel(weight), None, 2)
+    monkeypatch.setattr("fastcaps.kernels.im2col._PATCHES", 2 * 9 * 75)
+    torch.testing.assert_close(im2col_conv2d(maps, im2col_kernel(weight), None, 2), expected)
 
 
 @torch.no_grad()
@@ -397,9 +396,9 @@ def test_few_images_are_unfolded_and_many_are_not(monkeypatch):
 
     def counted(maps, *arguments):
         seen.append(len(maps))
-        return unfolded_conv2d(maps, *arguments)
+        return im2col_conv2d(maps, *arguments)
 
-    monkeypatch.setattr("fastcaps.nn.convolution.unfolded_conv2d", counted)
+    monkeypatch.setattr("fastcaps.kernels.convolution.im2col_conv2d", counted)
     primary, maps = layer(convolution="auto"), torch.rand(9, 8, 20, 20)
     whole = primary(maps)
     for count in (1, 8, 0):
@@ -563,18 +562,18 @@ def test_the_stem_as_one_product(batch, channels, stride):
 
 
 def test_the_stem_in_pieces(monkeypatch):
-    images, stem = torch.rand(3, 1, 28, 28), Stem(CapsNetConfig(stem_channels=8))
+    images, stem = torch.rand(3, 1, 28, 28), Stem(1, 8)
     whole = stem(images)
     whole.square().sum().backward()
     expected = stem.conv.weight.grad
     stem.conv.weight.grad = None
-    monkeypatch.setattr("fastcaps.nn.unfolded._PIECE", 1)
+    monkeypatch.setattr("fastcaps.kernels.im2col._PIECE", 1)
     stem(images).square().sum().backward()
     torch.testing.assert_close(stem.conv.weight.grad, expected)
 
 
 def test_images_can_have_a_gradient():
-    stem, images = Stem(CapsNetConfig(stem_channels=8)), torch.rand(2, 1, 28, 28, requires_grad=True)
+    stem, images = Stem(1, 8), torch.rand(2, 1, 28, 28, requires_grad=True)
     stem(images).sum().backward()
     assert images.grad is not None
     with pytest.raises(ValueError, match="images require a gradient, expected none: use ordinary convolution"):

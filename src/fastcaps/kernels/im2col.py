@@ -21,7 +21,7 @@ _PIECE = 2**18
 _PATCHES = 2**22
 
 
-def unfolded_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
+def im2col_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """``relu(conv2d(images, weight, bias, stride))``; differentiable once, on weight and bias only.
 
     Args:
@@ -35,23 +35,23 @@ def unfolded_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: i
     """
     if images.requires_grad and torch.is_grad_enabled():
         raise ValueError("images require a gradient, expected none: use ordinary convolution")
-    maps: Tensor = _UnfoldedConvRelu.apply(  # type: ignore[no-untyped-call]
+    maps: Tensor = _Im2colConvRelu.apply(  # type: ignore[no-untyped-call]
         images, weight, bias, stride
     )  # (h', w', b, o)
     return maps.permute(2, 3, 0, 1)  # (b, o, h', w')
 
 
-def unfold_kernel(weight: Tensor) -> Tensor:
-    """A kernel ``(o c k k)`` as `unfolded_conv2d` wants it: ``(o k k c)``."""
+def im2col_kernel(weight: Tensor) -> Tensor:
+    """A kernel ``(o c k k)`` as `im2col_conv2d` wants it: ``(o k k c)``."""
     return weight.permute(0, 2, 3, 1).contiguous()
 
 
-def unfolded_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+def im2col_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     """``conv2d(maps, weight, bias, stride)`` without gradient.
 
     Args:
         maps: ``(b c h w)`` in any memory order; one in which channels are neighbours is quickest.
-        kernel: ``(o k k c)``, from `unfold_kernel`.
+        kernel: ``(o k k c)``, from `im2col_kernel`.
         bias: ``(o)``.
         stride: of the convolution.
 
@@ -88,7 +88,7 @@ def _pieces(patches: Tensor, outputs: int) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(patches), rows)]
 
 
-class _UnfoldedConvRelu(torch.autograd.Function):
+class _Im2colConvRelu(torch.autograd.Function):
     """Images ``(b c h w)``, weights ``(o c k k)`` and bias ``(o)`` to ``(h' w' b o)``."""
 
     @staticmethod

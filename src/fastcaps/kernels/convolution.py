@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fastcaps.nn import winograd
-from fastcaps.nn.unfolded import unfold_kernel, unfolded_conv2d
+from fastcaps.kernels import winograd
+from fastcaps.kernels.im2col import im2col_conv2d, im2col_kernel
 
 # Every how-manieth weight of many is compared to see whether a kept kernel still belongs to them: a prime, so that the
 # sample meets every channel. Few are all compared.
@@ -81,7 +81,7 @@ class FastConvolution:
             return None
         if tile is None:
             few = 0 < len(maps) <= winograd.FEW and not always and maps.shape[1] == c and min(side) >= size
-            return unfolded_conv2d(maps, self._kernel(weight, stride, None), bias, stride) if few else None
+            return im2col_conv2d(maps, self._kernel(weight, stride, None), bias, stride) if few else None
         kernel = self._kernel(weight, stride, tile)
         return winograd.winograd_conv2d_transformed(maps, kernel, bias, size, tile, self._pool)
 
@@ -101,6 +101,6 @@ class FastConvolution:
         kept = self._kept.get(tile)
         if kept is None or kept.key != key or not torch.equal(kept.sample, sample):
             exact = weight.detach()
-            kernel = unfold_kernel(exact) if tile is None else winograd.transform_kernel(exact, stride, tile)
+            kernel = im2col_kernel(exact) if tile is None else winograd.transform_kernel(exact, stride, tile)
             kept = self._kept[tile] = _Kept(key, sample.clone(), kernel)
         return kept.kernel

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastcaps.runtime.quantise import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, Ranges, quantised_weight
+from fastcaps.exporting.quantize import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, Ranges, quantized_weight
 
 
 @given(st.lists(st.just(0.0) | st.floats(2**-90, 1e4, width=32), min_size=2))
@@ -34,7 +34,7 @@ def test_weights_by_channel(seed, axis, largest):
     weight = random.normal(size=(4, 3, 2, 5)).astype(np.float32)
     weight *= np.expand_dims(10.0 ** random.integers(-3, 4, weight.shape[axis]), tuple(range(1, 4 - axis)))
     weight[0, 0] = 0
-    steps, scales = quantised_weight(weight, axis, largest)
+    steps, scales = quantized_weight(weight, axis, largest)
     assert steps.dtype == np.int8
     shape = [1] * 4
     shape[axis] = -1

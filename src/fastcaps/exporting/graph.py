@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from fastcaps._version import __version__
+from fastcaps.exporting.quantize import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, Ranges, Scale, quantized_weight
+from fastcaps.functional import Normalization, get_normalization
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.file import PRODUCER
-from fastcaps.runtime.quantise import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, Ranges, Scale, quantised_weight
 
 Weights = Mapping[str, NDArray[np.float32]]
 
@@ -91,11 +92,11 @@ class Graph:
         factor = self.add("Div", [length, divisor], f"{name}_factor")
         return self.add("Mul", [vectors, factor], name)
 
-    def quantised(self, tensor: str, scale: Scale, name: str) -> str:
+    def quantized(self, tensor: str, scale: Scale, name: str) -> str:
         """Numbers as bytes; what is out of range becomes the nearest that is not."""
         return self.add("QuantizeLinear", [tensor, *self._scale(scale, name)], f"{name}_bytes")
 
-    def dequantised(self, tensor: str, scale: Scale, name: str) -> str:
+    def dequantized(self, tensor: str, scale: Scale, name: str) -> str:
         """Bytes as numbers."""
         return self.add("DequantizeLinear", [tensor, *self._scale(scale, name)], name)
 
@@ -105,20 +106,21 @@ class Graph:
         inputs.append(self.constant(f"{name}_zero", np.zeros(len(scales)), np.int8))
         return self.add("DequantizeLinear", inputs, name, axis=axis)
 
-    def convolution(self, tensor: str, weights: Weights, layer: str, stride: int) -> str:
+    def convolution(
+        self, tensor: str, weight: NDArray[np.float32], bias: NDArray[np.float32], layer: str, stride: int
+    ) -> str:
         """A convolution without padding."""
-        weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
         inputs = [tensor, self.constant(f"{layer}_weight", weight), self.constant(f"{layer}_bias", bias)]
         return self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
 
-    def quantised_convolution(
+    def quantized_convolution(
         self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale, channel_steps: NDArray[np.float32]
     ) -> str:
         """A convolution of bytes with the given scale to bytes that count each channel's steps, from 128."""
         weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
         # The bias is counted in the same steps, and of a channel of next to no weights these would be too many.
         least = np.abs(bias) / (_MOST_STEPS * scale.scale)
-        rounded, scales = quantised_weight(weight, 0, LARGEST_WEIGHT, least)
+        rounded, scales = quantized_weight(weight, 0, LARGEST_WEIGHT, least)
         kernel = self.weight(rounded, scales / channel_steps, 0, f"{layer}_weight")
         steps = scales * scale.scale
         added = [
@@ -128,7 +130,7 @@ class Graph:
         ]
         inputs = [tensor, kernel, self.add("DequantizeLinear", added, f"{layer}_bias", axis=0)]
         result = self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
-        return self.quantised(result, Scale(np.float32(1), np.uint8(128)), f"{layer}_result")
+        return self.quantized(result, Scale(np.float32(1), np.uint8(128)), f"{layer}_result")
 
     def model(
         self, images: tuple[int, list[int]], outputs: Mapping[str, list[int]], batch: int | None
@@ -162,15 +164,20 @@ def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, range
     images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
     if config.standardize:
         images = _standardized(graph, images, config.channels * config.height * config.width)
-    maps = graph.add("Relu", [graph.convolution(images, weights, "stem", config.stem_stride)], "maps")  # (b, k, h', w')
+    for number, (_, _, step) in enumerate(config.stem_layers):
+        weight, bias = (weights[f"stem.layers.{number}.0.{name}"] for name in ("weight", "bias"))
+        images = graph.add("Relu", [graph.convolution(images, weight, bias, f"stem_{number}", step)], f"maps_{number}")
+    weight, bias = weights["stem.conv.weight"], weights["stem.conv.bias"]
+    maps = graph.add("Relu", [graph.convolution(images, weight, bias, "stem", config.stem_stride)], "maps")
     stride = config.primary_stride
     if ranges is None:
-        channels = graph.convolution(maps, weights, "primary", stride)  # (b, types·d, y, x)
+        weight, bias = weights["primary.conv.weight"], weights["primary.conv.bias"]
+        channels = graph.convolution(maps, weight, bias, "primary", stride)  # (b, types·d, y, x)
         by_position = graph.add("Transpose", [channels], "by_position", perm=[0, 2, 3, 1])  # (b, y, x, types·d)
     else:
         scale, steps = ranges.maps_scale, ranges.channel_steps
-        maps = graph.dequantised(graph.quantised(maps, scale, "maps_input"), scale, "maps_input")
-        channels = graph.quantised_convolution(maps, weights, "primary", stride, scale, steps)
+        maps = graph.dequantized(graph.quantized(maps, scale, "maps_input"), scale, "maps_input")
+        channels = graph.quantized_convolution(maps, weights, "primary", stride, scale, steps)
         by_position = graph.add("Transpose", [channels], "bytes_by_position", perm=[0, 2, 3, 1])
         inputs = [by_position, graph.constant("channel_steps", steps)]
         inputs.append(graph.constant("channel_zeros", np.full(len(steps), 128), np.uint8))
@@ -188,6 +195,23 @@ def _standardized(graph: Graph, images: str, pixels: int) -> str:
     return graph.add("Div", [centred, graph.add("Sqrt", [bounded], "deviation")], "standardized")
 
 
+def has_own_graph(config: CapsNetConfig) -> bool:
+    """Return whether `network_graph` can write a network down: not one with a normalization without ONNX nodes."""
+    return _normalization(config).onnx(Graph(), "logits", "coefficients") is not None
+
+
+def _normalization(config: CapsNetConfig) -> Normalization:
+    return get_normalization(config.normalization, lower=config.lower, upper=config.upper)
+
+
+def _biased(graph: Graph, sums: str, weights: Weights, shape: tuple[int, ...]) -> str:
+    """Sums with the bias of the class capsules, where there is one."""
+    bias = weights.get("routing.bias")
+    if bias is None:
+        return sums
+    return graph.add("Add", [sums, graph.constant("class_bias", bias.reshape(shape))], f"{sums}_biased")
+
+
 def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, ranges: Ranges | None) -> str:
     """Lower capsules ``(b i d)`` to class capsules ``(b j e)``: one matrix product and squash."""
     flat = graph.reshape(lower, (0, -1), "flat")  # (b, i·d)
@@ -195,49 +219,35 @@ def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, r
     if ranges is None:
         folded = graph.constant("folded_weight", weight)
     else:
-        flat = graph.dequantised(graph.quantised(flat, CAPSULES, "capsules_input"), CAPSULES, "capsules_input")
-        folded = graph.weight(*quantised_weight(weight, 1, LARGEST_FOLDED), 1, "folded_weight")
-    sums = graph.add("MatMul", [flat, folded], "routing")  # (b, j·e)
-    return graph.squash(graph.reshape(sums, (0, config.classes, config.class_dimension), "sums"), "capsules")
+        flat = graph.dequantized(graph.quantized(flat, CAPSULES, "capsules_input"), CAPSULES, "capsules_input")
+        folded = graph.weight(*quantized_weight(weight, 1, LARGEST_FOLDED), 1, "folded_weight")
+    summed = graph.add("MatMul", [flat, folded], "routing")  # (b, j·e)
+    shape = (config.classes, config.class_dimension)
+    sums = graph.reshape(summed, (0, *shape), "sums")  # (b, j, e)
+    return graph.squash(_biased(graph, sums, weights, shape), "capsules")
 
 
 def _routed(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str) -> str:
     """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` by dynamic routing, in float32."""
     i, d, j, e = weights["routing.weight"].shape
+    normalization = _normalization(config)
     weight = graph.constant("weight", weights["routing.weight"].reshape(i, d, j * e))
     by_capsule = graph.add("Transpose", [lower], "by_capsule", perm=[1, 0, 2])  # (i, b, d)
     made = graph.add("MatMul", [by_capsule, weight], "routing")  # (i, b, j·e)
     parted = graph.reshape(made, (i, -1, j, e), "votes_by_capsule")  # (i, b, j, e)
     votes = graph.add("Transpose", [parted], "votes", perm=[1, 2, 0, 3])  # (b, j, i, e)
     summed = graph.add("ReduceSum", [votes, graph.axes(2)], "votes_sum", keepdims=1)  # (b, j, 1, e)
-    start = graph.constant("start", 1.0 if config.normalization == "max_min" else 1.0 / j)
-    capsules = graph.squash(graph.add("Mul", [summed, start], "sums_1"), "capsules_1")  # (b, j, 1, e)
+    start = graph.constant("start", normalization.start(j))
+    sums = _biased(graph, graph.add("Mul", [summed, start], "sums_1"), weights, (j, 1, e))
+    capsules = graph.squash(sums, "capsules_1")  # (b, j, 1, e)
     logits = ""
     for t in range(2, config.iterations + 1):
         upright = graph.reshape(capsules, (0, j, e, 1), f"upright_{t}")  # (b, j, e, 1)
         agreement = graph.add("MatMul", [votes, upright], f"agreement_{t}")  # (b, j, i, 1)
         agreement = graph.reshape(agreement, (0, j, 1, i), f"agreement_row_{t}")  # (b, j, 1, i)
         logits = graph.add("Add", [logits, agreement], f"logits_{t}") if logits else agreement
-        coefficients = _normalized(graph, logits, config, f"coefficients_{t}")  # (b, j, 1, i)
+        coefficients = normalization.onnx(graph, logits, f"coefficients_{t}")  # (b, j, 1, i)
+        assert coefficients is not None  # checked by `has_own_graph`
         sums = graph.add("MatMul", [coefficients, votes], f"sums_{t}")  # (b, j, 1, e)
-        capsules = graph.squash(sums, f"capsules_{t}")  # (b, j, 1, e)
+        capsules = graph.squash(_biased(graph, sums, weights, (j, 1, e)), f"capsules_{t}")  # (b, j, 1, e)
     return graph.reshape(capsules, (0, j, e), "capsules")
-
-
-def _normalized(graph: Graph, logits: str, config: CapsNetConfig, name: str) -> str:
-    """Logits ``(b j 1 i)`` to coefficients over the classes."""
-    if config.normalization == "softmax":
-        return graph.add("Softmax", [logits], name, axis=1)
-    least = graph.add("ReduceMin", [logits, graph.axes(1)], f"{name}_least", keepdims=1)  # (b, 1, 1, i)
-    greatest = graph.add("ReduceMax", [logits, graph.axes(1)], f"{name}_greatest", keepdims=1)  # (b, 1, 1, i)
-    spread = graph.add("Sub", [greatest, least], f"{name}_spread")
-    one = graph.constant("one", 1)
-    flat = graph.add("Equal", [spread, graph.constant("zero", 0)], f"{name}_flat")
-    divisor = graph.add("Where", [flat, one, spread], f"{name}_divisor")
-    above = graph.add("Sub", [logits, least], f"{name}_above")
-    position = graph.add("Div", [above, divisor], f"{name}_ratio")
-    position = graph.add("Where", [flat, one, position], f"{name}_position")
-    if (config.lower, config.upper) == (0.0, 1.0):
-        return position
-    stretched = graph.add("Mul", [position, graph.constant("bounds", config.upper - config.lower)], f"{name}_stretched")
-    return graph.add("Add", [stretched, graph.constant("lower_bound", config.lower)], name)

@@ -1,0 +1,16 @@
+"""The old spelling of `export`; it goes with the next release."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fastcaps.exporting.exporter import export
+
+
+def export_with_tests(
+    network: nn.Module, path: str | Path, tests: Iterable[tuple[Tensor, Tensor]], **options: Any
+) -> dict[str, Any]:
+    """Export with test images as the third argument."""
+    return export(network, path, tests=tests, **options)

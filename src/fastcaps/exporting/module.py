@@ -1,0 +1,83 @@
+"""Any module as an ONNX model, by PyTorch's own exporter."""
+
+import logging
+import warnings
+from typing import Any, NamedTuple
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from fastcaps._version import __version__
+from fastcaps.runtime.file import PRODUCER
+
+_OPSET = 18
+
+
+class Exported(NamedTuple):
+    """An ONNX model and the names of its outputs."""
+
+    model: onnx.ModelProto
+    outputs: tuple[str, ...]
+
+
+class _Named(nn.Module):
+    """A model whose class capsules come with their lengths."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        return named_outputs(self.model(inputs))[1]
+
+
+def named_outputs(output: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+    """Return names and tensors of what a model returned: capsules ``(b j e)`` with their lengths, or one tensor."""
+    capsules = getattr(output, "capsules", output)
+    if not isinstance(capsules, Tensor):
+        raise ValueError(f"the model returns {type(output).__name__}, expected a tensor: wrap it in a module that does")
+    if capsules.ndim == 3:
+        return ("capsules", "lengths"), (capsules, torch.linalg.vector_norm(capsules, dim=-1))
+    return ("output",), (capsules,)
+
+
+@torch.no_grad()
+def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) -> Exported:
+    """Export a module that takes one tensor ``(b …)``.
+
+    Args:
+        model: in evaluation mode.
+        example: inputs ``(b …)``; only shape and type matter.
+        batch: the only size of a batch that the model takes; any when None.
+    """
+    names, _ = named_outputs(model(example[:1]))
+    # Two images: a batch of one would be taken for a constant.
+    inputs = example[:1].expand(batch or 2, *example.shape[1:]).contiguous()
+    dynamic = None if batch is not None else ({0: torch.export.Dim("batch", min=1)},)
+    logger = logging.getLogger("onnxscript")
+    level, logger.level = logger.level, logging.ERROR
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                _Named(model).eval(),
+                (inputs,),
+                dynamo=True,
+                input_names=["images"],
+                output_names=list(names),
+                dynamic_shapes=dynamic,
+                opset_version=_OPSET,
+                verbose=False,
+            )
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise ValueError(
+            f"PyTorch could not export {type(model).__name__}: {reason[0] if reason else type(error).__name__}"
+        ) from error
+    finally:
+        logger.level = level
+    assert program is not None
+    proto = program.model_proto
+    proto.producer_name, proto.producer_version = PRODUCER, __version__
+    return Exported(proto, names)

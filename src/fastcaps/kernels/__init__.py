@@ -1,0 +1,6 @@
+"""Fast convolutions for processors: Winograd's method, im2col, and the choice between them."""
+
+from fastcaps.kernels.convolution import FastConvolution, is_plain
+from fastcaps.kernels.im2col import im2col_conv2d, im2col_conv2d_relu, im2col_kernel
+
+__all__ = ["FastConvolution", "is_plain", "im2col_conv2d", "im2col_conv2d_relu", "im2col_kernel"]

@@ -1,0 +1,102 @@
+"""Routing as an object: how a `CapsuleLayer` turns lower capsules into capsules.
+
+A routing of one's own is a class with one method:
+
+    class EvenRouting(Routing):
+        def __call__(self, lower_capsules, weight, bias=None):
+            votes = functional.prediction_vectors(lower_capsules, weight)          # (b, i, j, e)
+            coefficients = votes.new_full(votes.shape[:3], 1 / votes.shape[2])     # (b, i, j)
+            return RoutingOutput(functional.fast_routing(votes, coefficients, bias=bias), coefficients)
+"""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import final
+
+from torch import Tensor
+
+from fastcaps.functional import MaxMin, Normalization, RoutingOutput, route_capsules, trace_capsules
+from fastcaps.functional.normalizations import Unnormalized
+
+
+class Routing(ABC):
+    """Base class of routings. A routing has no trainable parameters.
+
+    Attributes:
+        iterations: how often coefficients are computed.
+        normalization: of the coefficients; applied again to their sums when they are accumulated per class.
+    """
+
+    iterations: int = 1
+    normalization: Normalization = Unnormalized()
+
+    @abstractmethod
+    def __call__(self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None) -> RoutingOutput:
+        """Route lower capsules.
+
+        Args:
+            lower_capsules: ``(b i d)``.
+            weight: ``(i d j e)``.
+            bias: ``(j e)``, or None.
+
+        Returns:
+            Capsules ``(b j e)``, and the coefficients ``(b i j)`` that give them: ``squash(Σ_i c_ij W_ij u_i + bias)``.
+        """
+
+    def with_iterations(self, iterations: int) -> "Routing":
+        """Return the same routing with another number of iterations."""
+        if iterations == self.iterations:
+            return self
+        raise ValueError(f"iterations is {iterations}, but {type(self).__name__} always has {self.iterations}")
+
+    def trace(
+        self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> Iterator[tuple[slice, list[RoutingOutput]]]:
+        """Yield the result of every iteration, for a few images at a time.
+
+        Yields:
+            Which images of the batch, and one output per iteration.
+        """
+        if self.iterations != 1:
+            raise NotImplementedError(f"{type(self).__name__} has {self.iterations} iterations, but no trace method")
+        yield slice(0, len(lower_capsules)), [self(lower_capsules, weight, bias)]
+
+
+@final
+@dataclass(frozen=True)
+class DynamicRouting(Routing):
+    """Routing by agreement: the paper's Max-Min procedure, or that of another normalization.
+
+    Attributes:
+        iterations: the paper's r.
+        normalization: of the logits over the upper capsules.
+    """
+
+    iterations: int = 3
+    normalization: Normalization = field(default_factory=MaxMin)
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be routed."""
+        if type(self.iterations) is not int or self.iterations < 1:
+            raise ValueError(f"iterations is {self.iterations!r}, expected a whole number, at least 1")
+        if not isinstance(self.normalization, Normalization):
+            raise ValueError(
+                f"normalization is {self.normalization!r}, expected an object such as MaxMin() or Softmax(): "
+                "fastcaps.functional.get_normalization(name) makes one from its name"
+            )
+
+    def __call__(self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None) -> RoutingOutput:
+        """Return capsules ``(b j e)`` and the coefficients ``(b i j)`` of the last iteration."""
+        return route_capsules(lower_capsules, weight, self.iterations, self.normalization, bias=bias)
+
+    def with_iterations(self, iterations: int) -> "DynamicRouting":
+        """Return the same routing with another number of iterations."""
+        return dataclasses.replace(self, iterations=iterations)
+
+    def trace(
+        self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> Iterator[tuple[slice, list[RoutingOutput]]]:
+        """Yield every iteration's capsules and coefficients, for a few images at a time; without gradient."""
+        return trace_capsules(lower_capsules, weight, self.iterations, self.normalization, bias=bias)
