@@ -1,14 +1,17 @@
-"""The examples call commands that exist, with options that exist, and that the documentation names."""
+"""Scripts call commands and options that exist and that the documentation names; Python examples run."""
 
 import re
+import runpy
 
 import pytest
+import torch
 from tools.tables import ROOT
 from typer.main import get_command
 
 from fastcaps.cli import app
 
-EXAMPLES = sorted((ROOT / "examples").iterdir())
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix != ".py")
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 DOCUMENTATION = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 # `launch` is each script's own function that starts fastcaps under torchrun.
 CALL = re.compile(r"(?:^|[ ;(!])(?:fastcaps|launch) (?P<name>[a-z]+)(?P<rest>[^\n;]*)", re.MULTILINE)
@@ -23,3 +26,13 @@ def test_examples_call_documented_commands(path):
         assert f"fastcaps {call['name']}" in DOCUMENTATION
         options = {option for parameter in known[call["name"]].params for option in parameter.opts}
         assert set(re.findall(r"(?<!\S)--[a-z-]+", call["rest"])) <= options, call[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_python_examples_run(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(max(2, torch.get_num_threads()))
+    runpy.run_path(str(path), run_name="__main__")
+    accuracies = [float(number) for number in re.findall(r"([0-9.]+)%", capsys.readouterr().out)]
+    assert accuracies[-1] > 75  # the last printed: folded, or exported

@@ -162,3 +162,18 @@ def test_every_engine_gives_the_same_answers_on_real_images(tmp_path):
             assert changed <= (2 if engine == "int8" else 0)
         for engine, lengths in alone.items():
             np.testing.assert_allclose(lengths[0], found.get(engine, expected)[5], atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_batch_norm_is_merged_before_export(tmp_path, precision):
+    """A network with dynamic routing that is still in training has BatchNorm layers; its file has none."""
+    model = networks(small_config(batch_norm=True, height=17, width=16, stem_layers=((3, 3, 2),)))["dynamic"]
+    images = some_images(model.config, 40)
+    model.train()
+    model(images)
+    model.eval()
+    path = exported(model, tmp_path / "m.onnx", precision=precision, max_drop=100)
+    tolerance = 1e-5 if precision == "float32" else 0.05
+    lengths = model(images).lengths.detach().numpy()
+    np.testing.assert_allclose(load(path, threads=1)(images.numpy()).lengths, lengths, atol=tolerance)
+    assert model.stem.norm is not None  # the model itself is not touched

@@ -39,6 +39,8 @@ CONFIGS = [
     small_config(normalization="softmax", iterations=2),
     small_config(iterations=1, primary_stride=1),
     small_config(iterations=4, lower=-0.5, upper=2.0),
+    small_config(normalization="leaky_softmax", class_bias=True),
+    small_config(height=17, width=16, stem_layers=((3, 3, 1), (4, 3, 2)), stem_kernel=2, class_bias=True),
 ]
 
 

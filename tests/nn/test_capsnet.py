@@ -305,3 +305,19 @@ def test_max_min_training_starts():
 def test_errors(model, call, message):
     with pytest.raises(ValueError, match=message):
         call(model)
+
+
+def test_a_large_image_trains_through_a_strided_stem():
+    config = CapsNetConfig.for_images(96, 96, 3, classes=4, stem="strided", stem_channels=16, capsule_types=4)
+    model = CapsNet(config)
+    assert model.stem(torch.rand(1, 3, 96, 96)).shape[2:] == config.stem_size
+    lengths = model(torch.rand(2, 3, 96, 96)).lengths
+    lengths.sum().backward()
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if "decoder" not in name)
+
+
+def test_many_capsules_by_accident_are_announced():
+    config = CapsNetConfig.for_images(64, 64, 3, classes=10, stem_channels=4)
+    message = r"images of 64×64 give 18,432 lower capsules .*weights take 94 MB, 377 MB while training.*stem='strided'"
+    with pytest.warns(UserWarning, match=message), torch.device("meta"):
+        CapsNet(config)

@@ -114,3 +114,25 @@ def test_what_cannot_work_says_why(changes, message):
 def test_foreign_json_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         CapsNetConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "front", "grid"),
+    [(28, 0, (6, 6)), (64, 1, (8, 8)), (96, 2, (4, 4)), (224, 3, (6, 6)), (512, 4, (8, 8))],
+)
+def test_a_strided_stem_keeps_the_number_of_capsules_near_the_papers(size, front, grid):
+    config = CapsNetConfig.for_images(size, size, 3, classes=5, stem="strided")
+    assert len(config.stem_layers) == front
+    assert config.grid == grid
+    assert config.lower_capsules <= 2 * 1152
+    assert [channels for channels, _, _ in config.stem_layers] == [256 >> (front - k) for k in range(front)]
+    assert CapsNetConfig.from_json(config.to_json()) == config
+    paper = CapsNetConfig.for_images(size, size, 3, classes=5)
+    assert paper.stem_layers == ()
+
+
+def test_a_strided_stem_stops_before_the_image_is_gone():
+    config = CapsNetConfig.for_images(40, 400, 1, classes=2, stem="strided")
+    assert min(config.grid) >= 1
+    with pytest.raises(ValueError, match="stem is 'wide', expected paper or strided"):
+        CapsNetConfig.for_images(40, 40, 1, classes=2, stem="wide")  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Small networks, images as bytes, and files exported from them."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -28,10 +28,10 @@ def small_config(**changes: Any) -> CapsNetConfig:
 
 def networks(config: CapsNetConfig) -> dict[str, CapsNet | FastCapsNet]:
     model = CapsNet(config).eval()
-    for layer in (model.stem, model.primary):
-        torch.nn.init.normal_(
-            cast(torch.Tensor, layer.conv.bias), std=0.1
-        )  # they start at zero, which would hide what happens to them
+    # They start at zero, which would hide what happens to them.
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
     return {"dynamic": model, "fast": fold(model, torch.rand(config.lower_capsules, config.classes))}
 
 

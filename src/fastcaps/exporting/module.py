@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import onnx
@@ -42,6 +44,22 @@ def named_outputs(output: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
     return ("output",), (capsules,)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages that are not installed and on its own code."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 @torch.no_grad()
 def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) -> Exported:
     """Export a module that takes one tensor ``(b …)``.
@@ -55,11 +73,8 @@ def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) ->
     # Two images: a batch of one would be taken for a constant.
     inputs = example[:1].expand(batch or 2, *example.shape[1:]).contiguous()
     dynamic = None if batch is not None else ({0: torch.export.Dim("batch", min=1)},)
-    logger = logging.getLogger("onnxscript")
-    level, logger.level = logger.level, logging.ERROR
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             program = torch.onnx.export(
                 _Named(model).eval(),
                 (inputs,),
@@ -75,9 +90,12 @@ def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) ->
         raise ValueError(
             f"PyTorch could not export {type(model).__name__}: {reason[0] if reason else type(error).__name__}"
         ) from error
-    finally:
-        logger.level = level
     assert program is not None
     proto = program.model_proto
+    if batch is None and not proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
+        raise ValueError(
+            f"{type(model).__name__} can be exported for one size of the batch only: its forward pass computes with "
+            "the number of images (len(inputs) instead of inputs.shape[0]?). Pass batch=1, or another number"
+        )
     proto.producer_name, proto.producer_version = PRODUCER, __version__
     return Exported(proto, names)

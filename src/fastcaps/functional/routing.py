@@ -277,7 +277,7 @@ def folded_routing(
     Returns:
         Class capsules ``(b j e)``.
     """
-    b, inputs = len(lower_capsules), lower_capsules.shape[1:].numel()
+    b, inputs = lower_capsules.shape[0], lower_capsules.shape[1:].numel()  # not len(), which tracing takes for constant
     if lower_capsules.ndim != 3 or folded.ndim != 2 or inputs != len(folded) or folded.shape[1] % classes:
         raise ValueError(
             f"lower capsules have shape {tuple(lower_capsules.shape)}, folded weights {tuple(folded.shape)} for "

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from fastcaps.nn.fusion import fuse_batch_norm
 from fastcaps.nn.pretrained import weights_hash
 
 Coefficients = MasterCoefficients | Tensor
+Model = TypeVar("Model", bound=nn.Module)
 _PATH = "routing"
 
 
@@ -30,11 +31,11 @@ def fold(
 
 @overload
 def fold(
-    model: nn.Module,
+    model: Model,
     master: Coefficients | Mapping[str, Coefficients] | Literal["uniform"],
     *,
     any_weights: bool = False,
-) -> nn.Module: ...
+) -> Model: ...
 
 
 def fold(

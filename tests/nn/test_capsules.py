@@ -1,0 +1,200 @@
+"""Capsule layers as ordinary modules: against the loops, over shapes, in Sequential, in other types."""
+
+# mypy: disable-error-code="arg-type, call-arg, union-attr"
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import reference
+from torch import nn
+
+from fastcaps import functional as F
+from fastcaps import nn as caps
+
+normalizations = st.sampled_from([caps.MaxMin(), caps.MaxMin(0.1, 0.8), caps.Softmax(), caps.LeakySoftmax()])
+
+
+@st.composite
+def layers(draw):
+    sizes = [draw(st.integers(1, 7)), draw(st.integers(1, 4)), draw(st.integers(2, 5)), draw(st.integers(1, 5))]
+    routing = caps.DynamicRouting(draw(st.integers(1, 4)), draw(normalizations))
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    layer = caps.CapsuleLayer(*sizes, routing=routing, bias=draw(st.booleans()), dtype=torch.float64)
+    nn.init.normal_(layer.weight, std=0.7)
+    if layer.bias is not None:
+        nn.init.normal_(layer.bias, std=0.3)
+    return layer
+
+
+def in_loops(layer, capsules):
+    """Capsules (j e) and coefficients (i j) of one image."""
+    votes = reference.prediction_vectors(capsules.numpy(), layer.weight.detach().numpy())
+    bias = None if layer.bias is None else layer.bias.detach().numpy()
+    rule, routing = layer.routing.normalization, layer.routing
+    result, used = reference.routing_procedure(votes, routing.iterations, rule.name, *rule.bounds, bias)
+    return votes, bias, result, used[-1]
+
+
+@given(layers(), st.integers(1, 3))
+def test_a_layer_is_the_routing_procedure(layer, images):
+    lower = torch.randn(images, layer.in_capsules, layer.in_dim, dtype=torch.float64)
+    capsules, output = layer(lower), layer.route(lower)
+    assert torch.equal(capsules, output.capsules)
+    for image, own, used in zip(lower, output.capsules, output.coefficients, strict=True):
+        _, _, expected, coefficients = in_loops(layer, image)
+        np.testing.assert_allclose(own.detach(), expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(used, coefficients, rtol=1e-7, atol=1e-9)
+
+
+@given(layers(), st.integers(1, 3))
+def test_fixed_coefficients_and_folding_are_the_fast_procedure(layer, images):
+    lower = torch.randn(images, layer.in_capsules, layer.in_dim, dtype=torch.float64)
+    coefficients = torch.rand(layer.in_capsules, layer.out_capsules, dtype=torch.float64)
+    folded = caps.FoldedCapsuleLayer.from_layer(layer, coefficients)
+    assert not any(parameter.requires_grad for parameter in folded.parameters())
+    fixed = layer.apply_coefficients(lower, coefficients)
+    assert fixed.requires_grad
+    for image, one, other in zip(lower, fixed.detach(), folded(lower), strict=True):
+        votes, bias, *_ = in_loops(layer, image)
+        expected = reference.fast_routing(coefficients.numpy(), votes, bias)
+        np.testing.assert_allclose(one, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(other, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("images", [2, 40])  # with votes, and without
+@pytest.mark.parametrize("normalization", [caps.MaxMin(), caps.Softmax(), caps.LeakySoftmax()], ids=repr)
+def test_gradients_in_float64(images, normalization):
+    routing = caps.DynamicRouting(3, normalization)
+    layer = caps.CapsuleLayer(3, 1, 3, 4, routing=routing, bias=True, dtype=torch.float64)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    lower = torch.randn(images, 3, 1, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def function(lower, *weights):
+        return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (lower,))
+
+    assert torch.autograd.gradcheck(function, (lower, *(p.detach().requires_grad_() for p in layer.parameters())))
+
+
+def test_the_bias_alone_may_require_a_gradient():
+    layer = caps.CapsuleLayer(4, 3, 2, 5, bias=True)
+    layer.weight.requires_grad_(False)
+    layer(torch.randn(6, 4, 3)).sum().backward()
+    assert layer.weight.grad is None
+    assert layer.bias.grad.shape == (2, 5)
+    votes = torch.randn(6, 4, 2, 5)
+    bias = torch.zeros(2, 5, requires_grad=True)
+    F.dynamic_routing(votes, bias=bias).capsules.sum().backward()
+    assert bias.grad is not None
+
+
+def test_it_fits_into_sequential_and_says_what_it_is():
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3),
+        caps.PrimaryCapsules(6, types=4, dim=8, kernel_size=3),
+        caps.CapsuleLayer(4 * 4 * 4, 8, 5, 6, routing=caps.DynamicRouting(2, caps.Softmax())),
+        caps.CapsuleLayer(5, 6, 3, 7, bias=True),
+    )
+    assert net(torch.rand(2, 1, 8, 8)).shape == (2, 3, 7)
+    assert (
+        "CapsuleLayer(64, 8, 5, 6, routing=DynamicRouting(iterations=2, normalization=Softmax()), bias=False)"
+        in repr(net)
+    )
+    assert "PrimaryCapsules(\n    types=4, dim=8, convolution=auto" in repr(net)
+    twin = copy.deepcopy(net)
+    twin.load_state_dict(net.state_dict())
+    images = torch.rand(3, 1, 8, 8)
+    assert torch.equal(twin(images), net(images))
+    assert sorted(net.state_dict()) == sorted(
+        ["0.weight", "0.bias", "1.conv.weight", "1.conv.bias", "2.weight", "3.weight", "3.bias"]
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.bfloat16, 0.05)])
+def test_other_types(dtype, tolerance):
+    layer = caps.CapsuleLayer(20, 4, 3, 5, bias=True)
+    lower = torch.randn(6, 20, 4)
+    expected = layer(lower)
+    other = copy.deepcopy(layer).to(dtype)
+    capsules = other(lower.to(dtype))
+    assert capsules.dtype == dtype
+    torch.testing.assert_close(capsules.float(), expected, atol=tolerance, rtol=tolerance)
+    capsules.float().sum().backward()
+    assert other.weight.grad.isfinite().all()
+    made = caps.CapsuleLayer(20, 4, 3, 5, dtype=dtype)
+    assert made.weight.dtype == dtype
+    folded = caps.FoldedCapsuleLayer.from_layer(other, torch.ones(20, 3))
+    assert folded(lower.to(dtype)).dtype == dtype
+
+
+def test_resetting_parameters_draws_them_anew():
+    layer = caps.CapsuleLayer(200, 8, 4, 16, bias=True)
+    before = layer.weight.detach().clone()
+    nn.init.ones_(layer.bias)
+    layer.reset_parameters()
+    assert not torch.equal(layer.weight, before)
+    assert (layer.bias == 0).all()
+    torch.testing.assert_close(layer.weight.std(), before.std(), rtol=0.05, atol=0)
+    folded = caps.FoldedCapsuleLayer(200, 8, 4, 16, bias=True)
+    assert folded(torch.randn(3, 200, 8)).norm(dim=-1).max() < 1
+    assert folded.extra_repr() == "200, 8, 4, 16, bias=True"
+
+
+class Even(caps.Routing):
+    """A routing of one's own, with one method."""
+
+    def __call__(self, lower_capsules, weight, bias=None):
+        votes = F.prediction_vectors(lower_capsules, weight)
+        coefficients = votes.new_full(votes.shape[:3], 1 / votes.shape[2])
+        return caps.RoutingOutput(F.fast_routing(votes, coefficients, bias=bias), coefficients)
+
+
+def test_a_routing_of_ones_own():
+    layer = caps.CapsuleLayer(6, 3, 4, 5, routing=Even())
+    lower = torch.randn(2, 6, 3)
+    output = layer.route(lower)
+    assert (output.coefficients == 0.25).all()
+    [(images, [traced])] = list(layer.trace(lower))
+    assert images == slice(0, 2)
+    assert torch.equal(traced.capsules, output.capsules)
+    with pytest.raises(ValueError, match="iterations is 3, but Even always has 1"):
+        layer.route(lower, 3)
+    several = type("Several", (Even,), {"iterations": 2})()
+    with pytest.raises(NotImplementedError, match="Several has 2 iterations, but no trace method"):
+        list(several.trace(lower, layer.weight))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: caps.CapsuleLayer(0, 1, 2, 3), "in_capsules is 0, expected a whole number, at least 1"),
+        (lambda: caps.CapsuleLayer(4, 1, 2, 1.5), "out_dim is 1.5, expected a whole number, at least 1"),
+        (
+            lambda: caps.CapsuleLayer(4, 1, 2, 3, routing="max_min"),
+            r"routing is 'max_min', expected .*DynamicRouting\(3",
+        ),
+        (lambda: caps.DynamicRouting(0), "iterations is 0, expected a whole number, at least 1"),
+        (
+            lambda: caps.DynamicRouting(3, "softmax"),
+            r"normalization is 'softmax', expected an object such as MaxMin\(\)",
+        ),
+        (lambda: caps.CapsuleLayer(4, 2, 2, 3)(torch.rand(1, 4, 3)), r"shape \(1, 4, 3\), expected \(batch, 4, 2\)"),
+        (lambda: caps.CapsuleLayer(4, 2, 2, 3)(torch.rand(4, 2)), r"shape \(4, 2\), expected \(batch, 4, 2\)"),
+        (
+            lambda: F.dynamic_routing(torch.rand(1, 2, 3, 4), bias=torch.zeros(3)),
+            r"the bias has shape \(3,\), expected \(3, 4\)",
+        ),
+        (
+            lambda: F.fast_routing(torch.rand(1, 2, 3, 4), torch.rand(2, 3), bias=torch.zeros(3, 4).double()),
+            "the bias is torch.float64, expected torch.float32",
+        ),
+    ],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

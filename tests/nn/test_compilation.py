@@ -1,0 +1,65 @@
+"""torch.compile and torch.export on dynamic and folded networks, for any size of the batch."""
+
+import pytest
+import torch
+from torch import nn
+
+import fastcaps
+from fastcaps import nn as caps
+
+
+def two_layers():
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, stride=2),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        caps.PrimaryCapsules(6, types=3, dim=4, kernel_size=3),
+        caps.CapsuleLayer(27, 4, 5, 6, routing=caps.DynamicRouting(3, caps.Softmax())),
+        caps.CapsuleLayer(5, 6, 3, 8, bias=True),
+    ).eval()
+
+
+def capsnet():
+    config = fastcaps.CapsNetConfig.for_images(
+        12, 12, 1, classes=3, stem_channels=6, stem_kernel=3, capsule_types=3, lower_dimension=4, primary_kernel=3
+    )
+    return fastcaps.CapsNet(config).eval()
+
+
+NETWORKS = {
+    "CapsNet": capsnet,
+    "FastCapsNet": lambda: fastcaps.fold(capsnet(), "uniform"),
+    "tree": two_layers,
+    "folded tree": lambda: fastcaps.fold(two_layers(), "uniform"),
+}
+
+
+def capsules(output):
+    return getattr(output, "capsules", output)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_export_with_any_batch(name):
+    network, images = NETWORKS[name](), torch.rand(4, 1, 12, 12)
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
+    for count in (1, 7, 70):  # more than one piece of a CapsNet
+        others = torch.rand(count, 1, 12, 12)
+        torch.testing.assert_close(capsules(program(others)), capsules(network(others)), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_compile(name):
+    network, images = NETWORKS[name](), torch.rand(4, 1, 12, 12)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(capsules(compiled(images)), capsules(network(images)), atol=1e-5, rtol=1e-4)
+
+
+def test_a_compiled_network_trains():
+    network, images = capsnet(), torch.rand(4, 1, 12, 12)
+    lengths = torch.compile(network, backend="aot_eager")(images).lengths
+    lengths.square().sum().backward()
+    compiled = [parameter.grad.clone() for parameter in network.routing.parameters()]
+    network.zero_grad()
+    network(images).lengths.square().sum().backward()
+    for one, other in zip(compiled, network.routing.parameters(), strict=True):
+        torch.testing.assert_close(one, other.grad, atol=1e-5, rtol=1e-3)

@@ -1,0 +1,61 @@
+"""Old names and arguments work for one release, with a warning that says what to write instead."""
+
+# mypy: disable-error-code="arg-type, call-arg"
+
+import pytest
+import torch
+
+import fastcaps
+from fastcaps import functional as F
+from fastcaps import nn
+from fastcaps.master import MasterAccumulator
+
+VOTES = torch.randn(2, 5, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: F.dynamic_routing(VOTES, 3, "max_min", 0.1, 0.8).coefficients,
+        lambda: F.dynamic_routing(VOTES, lower=0.1, upper=0.8).coefficients,
+        lambda: F.dynamic_routing(VOTES, 3, normalization="max_min", lower=0.1, upper=0.8).coefficients,
+        lambda: F.routing_trace(VOTES, 3, "max_min", 0.1, upper=0.8)[:, -1],
+    ],
+)
+def test_bounds_beside_a_name(call):
+    with pytest.warns(DeprecationWarning, match=r"lower and upper: use normalization=MaxMin\(lower, upper\)"):
+        old = call()
+    assert torch.equal(old, F.dynamic_routing(VOTES, 3, F.MaxMin(0.1, 0.8)).coefficients)
+
+
+def test_bounds_of_an_accumulator():
+    with pytest.warns(DeprecationWarning, match="lower and upper"):
+        sums = MasterAccumulator(5, 3, "max_min", 0.1, 0.8)
+    assert sums.normalization == F.MaxMin(0.1, 0.8)
+
+
+def test_functions_that_are_objects_now():
+    logits = torch.randn(4, 3)
+    with pytest.warns(DeprecationWarning, match=r"fastcaps.functional.normalize: use MaxMin\(lower, upper\)\(logits\)"):
+        assert torch.equal(F.normalize(logits.T, "softmax", dim=0).T, F.Softmax()(logits))
+    with pytest.warns(DeprecationWarning, match="fastcaps.functional.max_min: use MaxMin"):
+        assert torch.equal(F.max_min(logits, 0.2, 0.7), F.MaxMin(0.2, 0.7)(logits))
+    with pytest.warns(DeprecationWarning, match="fastcaps.functional.Routing: use fastcaps.functional.RoutingOutput"):
+        assert F.Routing is F.RoutingOutput
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        F.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("PrimaryCaps", nn.PrimaryCapsules), ("ClassCaps", nn.CapsuleLayer), ("FoldedCaps", nn.FoldedCapsuleLayer)],
+)
+def test_layers_from_a_configuration(name, kind):
+    with pytest.warns(DeprecationWarning, match=f"fastcaps.nn.{name}: use {kind.__name__}"):
+        make = getattr(nn, name)
+    assert isinstance(make(fastcaps.CapsNetConfig.mnist(stem_channels=4)), kind)
+
+
+def test_fold_has_moved():
+    with pytest.warns(DeprecationWarning, match="fastcaps.nn.fold: use fastcaps.fold"):
+        assert nn.fold is fastcaps.fold
