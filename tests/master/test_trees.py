@@ -1,6 +1,6 @@
 """Accumulating, folding and recording in any module tree: two capsule layers on a backbone with BatchNorm."""
 
-# mypy: disable-error-code="arg-type, call-overload"
+# mypy: disable-error-code="arg-type, attr-defined, call-overload"
 
 import dataclasses
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests import reference
+from tests.ranks import alone, in_ranks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -342,3 +343,23 @@ def test_a_routing_without_normalization_is_averaged_as_it_is():
     coefficients = layer.route(lower).coefficients.detach().double()
     expected = torch.stack([coefficients[labels == k].mean(0)[:, k] for k in range(2)], 1)
     torch.testing.assert_close(values, expected)
+
+
+def accumulate_in_parts(world, path):
+    """Each rank has its own images; all get the same coefficients of both layers."""
+    torch.manual_seed(0)
+    model = network()
+    images, labels = data()
+    mine = world.share(len(images))
+    master = fastcaps.accumulate(model, [(images[mine], labels[mine])], world=world)
+    torch.save({name: one.values for name, one in master.items()}, path / f"{world.size}-{world.rank}")
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_same_coefficients(tmp_path):
+    in_ranks(2, accumulate_in_parts, tmp_path)
+    alone(accumulate_in_parts, tmp_path)
+    expected = torch.load(tmp_path / "1-0")
+    for rank in range(2):
+        for name, values in torch.load(tmp_path / f"2-{rank}").items():
+            torch.testing.assert_close(values, expected[name], rtol=0, atol=1e-6)

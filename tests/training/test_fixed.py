@@ -289,3 +289,17 @@ def test_dynamic_epochs_need_every_class(config, tmp_path):
     message = "dynamic_fraction 0.1 of 6 images has none of class 1, 2, and every class is accumulated: take a larger"
     with pytest.raises(ValueError, match=message):
         trainer(make_data(train=6), config, tmp_path, dynamic_epochs=1, dynamic_fraction=0.1)
+
+
+def test_batch_norm_is_trained_saved_and_left_alone_by_routing_only(data, config, tmp_path):
+    config = replace(config, batch_norm=True, class_bias=True)
+    trainer(data, config, tmp_path / "run").fit()
+    model = CapsNet.from_pretrained(tmp_path / "run")
+    assert (model.state_dict()["stem.norm.running_mean"] != 0).any()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    settings = TrainSettings(epochs=1, batch_size=8, routing_only=True, reconstruction_weight=0.0, warmup=0)
+    Trainer(model, data, settings, tmp_path / "refit", master=uniform_coefficients(config)).fit()
+    after = CapsNet.from_pretrained(tmp_path / "refit").state_dict()
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"routing.weight", "routing.bias"}
+    fast = FastCapsNet.from_pretrained(tmp_path / "refit")
+    assert fast.stem.norm is None

@@ -60,6 +60,10 @@ def train(
         typer.Option(help="Normalization of the coefficients: max_min (default), softmax or leaky_softmax."),
     ] = None,
     iterations: Annotated[int | None, typer.Option(help="Of dynamic routing; 3 by default.")] = None,
+    stem: Annotated[
+        Literal["paper", "strided"] | None,
+        typer.Option(help="One convolution (default), or strided ones in front of it for large images."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training images; by data set.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images a step.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and augmentation.")] = None,
@@ -125,7 +129,7 @@ def train(
     target = set_up(device, threads)
     start = None
     if init is not None:
-        given = chosen(normalization=normalization, iterations=iterations, network=network)
+        given = chosen(normalization=normalization, iterations=iterations, stem=stem, network=network)
         if given:
             raise typer.BadParameter(f"--{next(iter(given))}: with --init the network is {init}'s, leave it out")
         start = Run.open(init)
@@ -174,7 +178,7 @@ def train(
                 get_normalization(normalization)
             except ValueError as error:
                 raise typer.BadParameter(f"--normalization {normalization}: {error}") from None
-        changes = {**chosen(normalization=normalization, iterations=iterations), **_changes(network or [])}
+        changes = {**chosen(normalization=normalization, iterations=iterations, stem=stem), **_changes(network or [])}
         model = CapsNet(images.config(**changes)).to(target)
     else:
         if afresh:

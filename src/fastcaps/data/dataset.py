@@ -127,8 +127,13 @@ class DataSet:
         return self.train.subset(torch.from_numpy(rest)), self.train.subset(torch.from_numpy(held))
 
     def config(self, **changes: Any) -> CapsNetConfig:
-        """A network's configuration for these images: the paper's where it has one, else of its kind."""
+        """Return a network's configuration for these images: the paper's where it has one, else of its kind.
+
+        Args:
+            changes: entries of the configuration, and ``stem`` as for `CapsNetConfig.for_images`.
+        """
         if self.name == "cifar10":
+            changes.pop("stem", None)  # its images are small
             return CapsNetConfig.cifar10(**changes)
         c, h, w = self.image_shape
         # Of photographs the paper standardises; drawings on black already have their mean near zero.

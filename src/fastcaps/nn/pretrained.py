@@ -61,12 +61,14 @@ def load(cls: type[Network], folder: Path) -> Network:
     with torch.device("meta"):
         model = cls(_config(description, folder))
     _check_fit(model.state_dict(), state, path)
-    # Half-precision weights are only a way of storing them.
-    kept = (torch.float32, torch.float64)
-    state = {name: tensor if tensor.dtype in kept else tensor.float() for name, tensor in state.items()}
-    model.load_state_dict(state, assign=True)
+    model.load_state_dict({name: _widened(tensor) for name, tensor in state.items()}, assign=True)
     model.provenance = description["provenance"]
     return model.eval()
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Weights in single precision where they are stored in half: that is only a way of storing them."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
 
 
 class FoldedFrom(NamedTuple):
@@ -209,5 +211,6 @@ def _check_fit(expected: dict[str, Tensor], given: dict[str, Tensor], path: Path
                 f"{path}: {name} has shape {tuple(given[name].shape)}, the configuration beside it wants "
                 f"{tuple(tensor.shape)}"
             )
-        if not given[name].is_floating_point():
-            raise ValueError(f"{path}: {name} is {given[name].dtype}, expected a floating-point type")
+        if given[name].is_floating_point() != tensor.is_floating_point():
+            kind = "a floating-point type" if tensor.is_floating_point() else f"{tensor.dtype}"
+            raise ValueError(f"{path}: {name} is {given[name].dtype}, expected {kind}")

@@ -362,6 +362,10 @@ class Trainer:
     def _epoch(self, stopped: threading.Event) -> None:
         progress, settings = self.progress, self.settings
         self.model.train()
+        if settings.routing_only:
+            # So that BatchNorm keeps its statistics, too.
+            self.model.stem.eval()
+            self.model.primary.eval()
         view = self.data.augmentation
         sums = progress.sums or {"loss": 0.0, "correct": 0.0, "images": 0.0}
         progress.sums = sums
