@@ -26,10 +26,11 @@ demo: $(READY) ## the main job on real digits embedded in a dependency
 test: $(READY) ## all tests
 	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
-check: $(READY) ## format, lint and type-check
+check: $(READY) ## format, lint, type-check, and hold imports to the architecture
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 
 bench: $(READY) ## all benchmarks, as ratios inside one run
 	@$(BIN)/python -m benchmarks

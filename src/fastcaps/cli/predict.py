@@ -61,7 +61,7 @@ def predict(
     """
     import numpy as np
 
-    from fastcaps.data.images import no_bombs
+    from fastcaps._images import no_bombs
     from fastcaps.runtime.pictures import inverted, network_input
 
     network = _opened(model, routing, threads)
@@ -120,7 +120,7 @@ _REASON = {
 
 def _listed(images: Sequence[str], failed: list[dict[str, str]]) -> list[Path]:
     """The files of all arguments; a folder without images has failed."""
-    from fastcaps.data.images import image_files
+    from fastcaps._images import image_files
 
     paths: list[Path] = []
     for image in dict.fromkeys(images):

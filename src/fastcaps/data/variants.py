@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fastcaps.data import generated
 from fastcaps.data.idx import Arrays
-from fastcaps.data.images import grey_photograph, image_files
+from fastcaps._images import grey_photograph, image_files
 from fastcaps.data.registry import NamedSet
 
 Source = Callable[[], tuple[Arrays, Arrays]]

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcaps.data.images import decode
+from fastcaps._images import decode
 
 Invert = Literal["auto", "yes", "no"]
 

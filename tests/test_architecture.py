@@ -1,0 +1,27 @@
+"""Imports go one way, and the documentation says which."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from tools.tables import ROOT
+
+
+def test_imports_keep_the_contracts():
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_documentation_lists_the_same_order():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    [layers] = [contract["layers"] for contract in settings["contracts"] if contract["type"] == "layers"]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.split("| package | what belongs there |")[1].split("\n\n")[0]
+    documented = [re.findall(r"`([a-z]+)`", row.split("|")[1]) for row in table.splitlines() if row.startswith("| `")]
+    assert documented == [layer.split(" | ") for layer in layers]
+    packages = {path.parent.name for path in (ROOT / "src" / "fastcaps").glob("*/__init__.py")}
+    alone = {path.stem for path in (ROOT / "src" / "fastcaps").glob("[a-z]*.py")} - {"shipped"}
+    assert {name for row in documented for name in row} == packages | alone
