@@ -75,7 +75,7 @@ def main() -> None:
         print(f"epoch {epoch + 1}: test accuracy {accuracy(network, test):.1%}")
 
     master = fastcaps.accumulate(network, train)  # one MasterCoefficients per capsule layer: {"3": …, "4": …}
-    fast = fastcaps.fold(network, master)  # no routing loop; BatchNorm is merged into the convolutions
+    fast = fastcaps.fold(network, master, merge_batch_norm=True)  # no routing loop, no BatchNorm
     uniform = fastcaps.fold(network, "uniform")  # the baseline: no routing at all
     for name, variant in {"dynamic": network, "folded": fast, "uniform": uniform}.items():
         print(f"{name}: test accuracy {accuracy(variant, test):.1%}")

@@ -10,7 +10,7 @@ from fastcaps._lazy import lazy_names
 from fastcaps._version import __version__
 
 if TYPE_CHECKING:
-    from fastcaps import data, functional, master, nn
+    from fastcaps import analysis, data, functional, master, nn, runtime, training
     from fastcaps.exporting import export
     from fastcaps.master.accumulator import accumulate
     from fastcaps.master.coefficients import MasterCoefficients
@@ -33,6 +33,9 @@ __all__ = [
     "nn",
     "master",
     "data",
+    "training",
+    "analysis",
+    "runtime",
     "__version__",
 ]
 
@@ -51,6 +54,9 @@ __getattr__, __dir__ = lazy_names(
         "nn": "fastcaps.nn",
         "master": "fastcaps.master",
         "data": "fastcaps.data",
+        "training": "fastcaps.training",
+        "analysis": "fastcaps.analysis",
+        "runtime": "fastcaps.runtime",
         "__version__": "fastcaps._version",
     },
 )

@@ -21,7 +21,7 @@ def lazy_names(
         if deprecated and name in deprecated:
             module, new, words = deprecated[name]
             warnings.warn(
-                f"{package}.{name}: use {words}; the old name goes with the next release",
+                f"{package}.{name}: use {words}; the old name will be removed in the next release",
                 DeprecationWarning,
                 stacklevel=2,
             )

@@ -145,7 +145,12 @@ class CountsImages(nn.Module):
     [
         ({}, "there is nothing to compare the file with: give an example, or tests with labels"),
         ({"tests": []}, r"Sequential needs an example of its inputs, \(batch, …\); none was given"),
-        ({"example": torch.rand(3)}, r"needs an example of its inputs, \(batch, …\); one of shape \(3,\) was given"),
+        ({"example": torch.rand(3)}, r"the example has shape \(3,\), expected \(batch, …\) with at least one input"),
+        (
+            {"example": torch.rand(0, 3, 12, 12)},
+            r"the example has shape \(0, 3, 12, 12\), expected \(batch, …\) with at",
+        ),
+        ({"example": (torch.rand(1, 3, 12, 12),)}, r"the example is a tuple, expected a tensor of inputs \(batch, …\)"),
         ({"example": torch.rand(1, 3, 12, 12).double()}, "the example is torch.float64, expected float32 or uint8"),
         (
             {"example": torch.rand(1, 3, 12, 12), "precision": "int8"},

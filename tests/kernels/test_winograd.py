@@ -432,9 +432,9 @@ def test_training_lets_go_of_the_kernel():
     primary, maps = layer(), torch.rand(2, 8, 20, 20)
     with torch.no_grad():
         primary(maps)
-    kept = [len(primary._fast._kept)]
+    kept = [len(primary._fast._cached)]
     primary(maps).sum().backward()
-    kept.append(len(primary._fast._kept))
+    kept.append(len(primary._fast._cached))
     assert kept == [1, 0]
     found = primary.conv.weight.grad
     primary.conv.weight.grad = None
@@ -456,7 +456,7 @@ def test_copies_and_files_hold_no_kernel():
         pickle.loads(pickle.dumps(primary)),
         torch.load(file, weights_only=False),
     ):
-        assert other._fast._kept == {}
+        assert other._fast._cached == {}
         assert torch.equal(other(maps), expected)
 
 
@@ -540,7 +540,7 @@ def test_an_image_alone_and_in_a_batch():
     model = CapsNet(CapsNetConfig.mnist()).eval()
     images = torch.rand(8, 1, 28, 28)
     together = model(images).lengths
-    assert model.primary._fast._kept
+    assert model.primary._fast._cached
     alone = model(images[:1]).lengths
     torch.testing.assert_close(alone, together[:1], rtol=0, atol=1e-4)
 

@@ -110,14 +110,15 @@ def test_uniform_is_one_iteration(trained):
 
 
 def test_batch_norm_is_merged_where_that_is_exact(trained):
-    fast = fastcaps.fold(trained, "uniform")
+    assert isinstance(fastcaps.fold(trained, "uniform")[0][1], nn.BatchNorm2d)  # unless asked
+    fast = fastcaps.fold(trained, "uniform", merge_batch_norm=True)
     assert isinstance(fast[0][1], nn.Identity)
     images, _ = data(seed=3)
     torch.testing.assert_close(fast[0](images), trained[0](images), atol=1e-6, rtol=1e-5)
 
     def folded(*layers):
         model = nn.Sequential(*layers, nn.Flatten(), nn.Unflatten(1, (-1, 4)), caps.CapsuleLayer(36, 4, 2, 3)).eval()
-        return model, fastcaps.fold(model, "uniform")
+        return model, fastcaps.fold(model, "uniform", merge_batch_norm=True)
 
     def norm(channels, **options):
         layer = nn.BatchNorm2d(channels, **options)
@@ -140,9 +141,18 @@ def test_batch_norm_is_merged_where_that_is_exact(trained):
         (norm(2), nn.Conv2d(2, 4, 3, stride=2, padding=1)),  # whose zeros are not shifted
         (norm(2), nn.ReLU(), nn.Conv2d(2, 4, 3, stride=2)),
         (nn.Conv2d(2, 4, 3, stride=2), norm(4, track_running_stats=False)),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 4, 3, stride=2)), norm(4)),
+        (Skip(nn.Conv2d(2, 4, 3, stride=2), norm(4)),),
     ):
         _, fast = folded(*untouched)
-        assert any(isinstance(layer, nn.BatchNorm2d) for layer in fast)
+        assert any(isinstance(layer, nn.BatchNorm2d) for layer in fast.modules())
+
+
+class Skip(nn.Sequential):
+    """A Sequential with a forward pass of its own."""
+
+    def forward(self, maps):
+        return self[1](torch.relu(self[0](maps)))
 
 
 def test_the_papers_network_with_batch_norm_becomes_one_without():
@@ -212,6 +222,87 @@ def test_record(trained):
     assert torch.equal(recorder.coefficients["3"], trained[3].route(lower).coefficients)
     recorder.clear()
     assert recorder.coefficients == {}
+
+
+class Aliased(nn.Module):
+    """A model that has its class layer under two names, in a list, and a CapsNet beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = caps.CapsuleLayer(5, 3, 2, 3)
+        self.net = nn.Sequential(caps.CapsuleLayer(4, 3, 5, 3), self.head)
+        self.plain = [self.head]
+
+    def forward(self, lower):
+        return self.plain[0](self.net[0](lower)) + 0 * self.net(lower)
+
+
+def test_every_reference_to_a_layer_is_replaced_and_the_model_left_alone():
+    model = Aliased().train()
+    lower = torch.rand(3, 4, 3)
+    fast = fastcaps.fold(model, "uniform")
+    assert not any(isinstance(module, caps.CapsuleLayer) for module in fast.modules())
+    assert fast.plain[0] is fast.head is fast.net[1]
+    torch.testing.assert_close(fast(lower), fastcaps.fold(model.net, "uniform")(lower))
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_capsnet_inside_another_model():
+    config = fastcaps.CapsNetConfig.for_images(
+        12, 12, 1, classes=3, stem_channels=6, stem_kernel=3, capsule_types=3, lower_dimension=4, primary_kernel=3,
+        batch_norm=True,
+    )  # fmt: skip
+
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = fastcaps.CapsNet(config)
+
+        def forward(self, images):
+            return self.net(2 * images).capsules
+
+    model, (images, labels) = Wrapper(), data()
+    master = fastcaps.accumulate(model, [(images, labels)])
+    assert list(master) == ["net.routing"]
+    fast = fastcaps.fold(model, master)
+    assert type(fast.net).__name__ == "FastCapsNet"
+    expected = model.eval().net(2 * images, fixed=master["net.routing"].values).capsules
+    torch.testing.assert_close(fast(images), expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            torch.rand(3, 4, 3),
+            r"a batch is a Tensor, expected a pair of inputs \(b, …\) and labels \(b\): give an iterable",
+        ),
+        ((1, 2, 3), "a batch is a tuple of 3 entries, expected a pair"),
+        (({"a": 1}, [0]), "the inputs of a batch are a dict, expected a tensor"),
+        (
+            (torch.rand(3, 4, 3), [0, 1]),
+            r"inputs of shape \(3, 4, 3\) and labels of shape \(2,\), expected one label per",
+        ),
+    ],
+)
+def test_batches_of_another_form_are_refused(batch, message):
+    layer = caps.CapsuleLayer(4, 3, 2, 5)
+    with pytest.raises(ValueError, match=message):
+        fastcaps.accumulate(layer, [batch])
+    with pytest.raises(ValueError, match=message):
+        Observations.collect(layer, [batch])
+
+
+def test_observations_check_the_class_layer_too():
+    lower, labels = torch.rand(6, 4, 3), torch.arange(6) % 2
+    with pytest.raises(
+        ValueError, match="layer 'hidden' was taken for the class layer, but 'classes' was computed after"
+    ):
+        Observations.collect(Reversed(), [(lower, labels)])
+    assert Observations.collect(Reversed(), [(lower, labels)], class_layer="classes").classes == 2
+    empty = [(lower[:0], labels[:0]), (lower, labels)]
+    assert len(Observations.collect(Reversed(), empty, class_layer="classes")) == 6
 
 
 def test_filters_work_on_trees(trained):
@@ -298,6 +389,21 @@ def test_what_is_refused(trained):
         ValueError, match="master coefficients are for 4×5 capsules, layer 'classes' of this model has 5×2"
     ):
         fastcaps.fold(model, {"classes": master["hidden"], "hidden": master["hidden"]})
+    with pytest.raises(
+        ValueError, match="master is NoneType, expected what accumulate returned, a matrix, or 'uniform'"
+    ):
+        fastcaps.fold(model, None)
+    with pytest.raises(ValueError, match="the model is MasterCoefficients, expected a torch.nn.Module"):
+        fastcaps.fold(master["classes"], model)
+    with pytest.raises(ValueError, match="the model is wrapped in DataParallel, expected the model itself: give model"):
+        fastcaps.accumulate(nn.DataParallel(model), [(lower, labels)])
+    broken = {path: torch.full_like(one.values, torch.nan) for path, one in master.items()}
+    with pytest.raises(ValueError, match="the coefficients of layer 'classes' are not all finite"):
+        fastcaps.fold(model, broken)
+    with pytest.raises(
+        ValueError, match="there were no images to accumulate: is the loader empty, or the generator used"
+    ):
+        fastcaps.accumulate(model, [], class_layer="classes")
     other = Reversed()
     with pytest.raises(ValueError, match="master coefficients of layer 'classes' were accumulated with other weights"):
         fastcaps.fold(other, master)
@@ -338,6 +444,10 @@ def test_a_routing_without_normalization_is_averaged_as_it_is():
             return caps.RoutingOutput(F.fast_routing(votes, coefficients, bias=bias), coefficients)
 
     layer = caps.CapsuleLayer(4, 3, 2, 5, routing=Even())
+    with pytest.raises(
+        ValueError, match="the routing of layer '', Even, does not say which coefficients it starts from"
+    ):
+        fastcaps.fold(layer, "uniform")
     lower, labels = torch.rand(6, 4, 3), torch.arange(6) % 2
     values = fastcaps.accumulate(layer, [(lower, labels)])[""].values
     coefficients = layer.route(lower).coefficients.detach().double()

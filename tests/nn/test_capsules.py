@@ -3,6 +3,7 @@
 # mypy: disable-error-code="arg-type, call-arg, union-attr"
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from tests import reference
 from torch import nn
 
+import fastcaps
 from fastcaps import functional as F
 from fastcaps import nn as caps
+from fastcaps.runtime import load as load_onnx
 
 normalizations = st.sampled_from([caps.MaxMin(), caps.MaxMin(0.1, 0.8), caps.Softmax(), caps.LeakySoftmax()])
 
@@ -132,6 +135,78 @@ def test_other_types(dtype, tolerance):
     assert folded(lower.to(dtype)).dtype == dtype
 
 
+def test_autocast_leaves_capsule_layers_in_their_precision():
+    layer, lower = caps.CapsuleLayer(20, 4, 3, 5), torch.randn(6, 20, 4)
+    folded = caps.FoldedCapsuleLayer.from_layer(layer, torch.ones(20, 3))
+    coefficients = torch.rand(20, 3)
+    expected = [layer(lower), layer.apply_coefficients(lower, coefficients), folded(lower)]
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = [layer(lower), layer.apply_coefficients(lower, coefficients), folded(lower)]
+        [(_, traced)] = list(layer.trace(lower))
+    for one, other in zip(actual, expected, strict=True):
+        assert torch.equal(one, other)
+    torch.testing.assert_close(traced[-1].capsules, expected[0].detach(), atol=1e-6, rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tempered(caps.Normalization):
+    """A normalization with an argument of its own."""
+
+    name = "tempered"
+    temperature: float = 2.0
+
+    def start(self, classes):
+        return 1 / classes
+
+    def __call__(self, logits):
+        return torch.softmax(logits / self.temperature, -1)
+
+
+def test_arguments_of_a_normalization_are_kept_in_files(tmp_path):
+    layer = caps.CapsuleLayer(4, 3, 2, 5, routing=caps.DynamicRouting(3, Tempered(4.0)))
+    master = fastcaps.accumulate(layer, [(torch.rand(6, 4, 3), torch.arange(6) % 2)])[""]
+    master.save(tmp_path / "master.safetensors")
+    assert fastcaps.MasterCoefficients.load(tmp_path / "master.safetensors").normalization == Tempered(4.0)
+
+    class Lossy(caps.Normalization):
+        name = "lossy"
+
+        def __init__(self, temperature=1.0):
+            self.temperature = temperature
+
+        start, __call__ = Tempered.start, Tempered.__call__
+
+    layer.routing = caps.DynamicRouting(3, Lossy(2.0))
+    master = fastcaps.accumulate(layer, [(torch.rand(6, 4, 3), torch.arange(6) % 2)])[""]
+    with pytest.raises(ValueError, match="Lossy takes temperature, which a file would lose: make it a dataclass"):
+        master.save(tmp_path / "other.safetensors")
+
+
+def test_a_constant_normalization_has_no_gradient():
+    class Constant(caps.Normalization):
+        name = "constant"
+
+        def start(self, classes):
+            return 1.0
+
+        def __call__(self, logits):
+            return torch.ones_like(logits)
+
+    layer = caps.CapsuleLayer(4, 3, 2, 5, routing=caps.DynamicRouting(3, Constant()))
+    layer(torch.rand(2, 4, 3)).sum().backward()
+    assert layer.weight.grad.isfinite().all()
+
+
+def test_a_convolution_of_ones_own_in_primary_capsules():
+    layer = caps.PrimaryCapsules(16, types=2, dim=4, kernel_size=9, stride=2)
+    layer.conv = nn.Conv2d(16, 8, 9, stride=2, padding=4)
+    maps = torch.rand(8, 16, 20, 20)
+    with torch.no_grad():
+        assert layer(maps).shape == (8, 200, 4)
+    with pytest.raises(ValueError, match=r"maps have shape \(16, 20, 20\), expected \(batch, 16, h, w\)"):
+        layer(maps[0])
+
+
 def test_resetting_parameters_draws_them_anew():
     layer = caps.CapsuleLayer(200, 8, 4, 16, bias=True)
     before = layer.weight.detach().clone()
@@ -146,12 +221,39 @@ def test_resetting_parameters_draws_them_anew():
 
 
 class Even(caps.Routing):
-    """A routing of one's own, with one method."""
+    """A routing of one's own, with one method; a plain pair is enough."""
+
+    name = "even"
 
     def __call__(self, lower_capsules, weight, bias=None):
         votes = F.prediction_vectors(lower_capsules, weight)
         coefficients = votes.new_full(votes.shape[:3], 1 / votes.shape[2])
-        return caps.RoutingOutput(F.fast_routing(votes, coefficients, bias=bias), coefficients)
+        return F.fast_routing(votes, coefficients, bias=bias), coefficients
+
+
+def test_a_routing_of_ones_own_in_a_configuration(tmp_path):
+    config = fastcaps.CapsNetConfig.for_images(
+        12, 12, 1, classes=3, stem_channels=6, stem_kernel=3, capsule_types=3, lower_dimension=4, primary_kernel=3,
+        routing="even",
+    )  # fmt: skip
+    model = fastcaps.CapsNet(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    images = torch.rand(4, 1, 12, 12)
+    again = fastcaps.CapsNet.from_pretrained(tmp_path / "model")
+    assert isinstance(again.routing.routing, Even)
+    assert torch.equal(again(images).lengths, model(images).lengths)
+    bytes_ = (images * 255).byte()
+    fastcaps.export(model, tmp_path / "model.onnx", example=bytes_)  # by PyTorch's exporter
+    lengths = load_onnx(tmp_path / "model.onnx", threads=1)(bytes_.numpy()).lengths
+    np.testing.assert_allclose(lengths, model(bytes_).lengths.detach(), atol=1e-5)
+    with pytest.raises(ValueError, match="routing is 'odd', expected one of dynamic, even, or one of your own"):
+        fastcaps.CapsNet(dataclasses.replace(config, routing="odd"))
+    model.routing.routing = caps.DynamicRouting(2)
+    with pytest.raises(
+        ValueError, match=r"the network routes by DynamicRouting\(iterations=2.*, but its configuration"
+    ):
+        model.save_pretrained(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_routing_of_ones_own():
@@ -184,6 +286,10 @@ def test_a_routing_of_ones_own():
             r"normalization is 'softmax', expected an object such as MaxMin\(\)",
         ),
         (lambda: caps.CapsuleLayer(4, 2, 2, 3)(torch.rand(1, 4, 3)), r"shape \(1, 4, 3\), expected \(batch, 4, 2\)"),
+        (
+            lambda: caps.FoldedCapsuleLayer(12, 4, 2, 3)(torch.rand(1, 4, 12)),
+            r"shape \(1, 4, 12\), expected \(batch, 12, 4\): give the layer the number of capsules",
+        ),
         (lambda: caps.CapsuleLayer(4, 2, 2, 3)(torch.rand(4, 2)), r"shape \(4, 2\), expected \(batch, 4, 2\)"),
         (
             lambda: F.dynamic_routing(torch.rand(1, 2, 3, 4), bias=torch.zeros(3)),

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastcaps._images import Header, decode, header, image_files, no_bombs
 from fastcaps._machine import processors
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split, stratified
-from fastcaps._images import Header, decode, header, image_files, no_bombs
 from fastcaps.distributed import current
 
 # The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's

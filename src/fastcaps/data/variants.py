@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fastcaps._images import grey_photograph, image_files
 from fastcaps.data import generated
 from fastcaps.data.idx import Arrays
-from fastcaps._images import grey_photograph, image_files
 from fastcaps.data.registry import NamedSet
 
 Source = Callable[[], tuple[Arrays, Arrays]]

@@ -1,4 +1,4 @@
-"""The old spelling of `export`; it goes with the next release."""
+"""The old spelling of `export`; it will be removed in the next release."""
 
 from collections.abc import Iterable
 from pathlib import Path

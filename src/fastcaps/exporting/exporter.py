@@ -19,6 +19,7 @@ from fastcaps._extras import require
 from fastcaps._files import write_atomically
 from fastcaps._version import __version__
 from fastcaps.exporting.quantize import Ranges
+from fastcaps.master.recording import device_of, evaluating
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleLayer, CapsuleNetwork, FastCapsNet, FoldedCapsuleLayer
 from fastcaps.nn.fusion import fuse_batch_norm
 from fastcaps.nn.pretrained import weights_hash
@@ -78,6 +79,7 @@ def export(
     """
     require("export", "onnx", "onnxscript", "onnxruntime")
     _check_arguments(path, precision, batch, max_drop)
+    example = _checked_example(example)
     if example is None and tests is None:
         raise ValueError("there is nothing to compare the file with: give an example, or tests with labels")
     Path(path).parent.mkdir(parents=True, exist_ok=True)  # what can't be written must be known before the comparison
@@ -88,6 +90,7 @@ def export(
         proto, about = _capsnet_graph(model, precision, calibration, batch, example)
         about["background"] = background
     else:
+        model = copy.deepcopy(model).float().cpu().eval()
         proto, about = _module_graph(model, precision, batch, example, class_names)
     trial = Predictor(_content(proto, about), path, threads)
     if tests is not None:
@@ -110,6 +113,17 @@ def _check_arguments(path: str | Path, precision: str, batch: int | None, max_dr
         raise IsADirectoryError(f"{path} is a folder, expected the name of a file to write")
     if precision not in ("float32", "int8"):
         raise ValueError(f"precision is {precision!r}, expected float32 or int8")
+
+
+def _checked_example(example: Any) -> Tensor | None:
+    if example is None:
+        return None
+    if not isinstance(example, Tensor | np.ndarray):
+        raise ValueError(f"the example is a {type(example).__name__}, expected a tensor of inputs (batch, …)")
+    inputs = torch.as_tensor(example)
+    if inputs.ndim < 2 or not len(inputs):
+        raise ValueError(f"the example has shape {tuple(inputs.shape)}, expected (batch, …) with at least one input")
+    return inputs
 
 
 def _capsnet_graph(
@@ -167,15 +181,13 @@ def _module_graph(
 
     if precision == "int8":
         raise ValueError(f"int8 is for CapsNet and FastCapsNet, not for {type(model).__name__}: export float32")
-    if example is None or example.ndim < 2 or not len(example):
-        given = "none" if example is None else f"one of shape {tuple(example.shape)}"
-        raise ValueError(f"{type(model).__name__} needs an example of its inputs, (batch, …); {given} was given")
+    if example is None:
+        raise ValueError(f"{type(model).__name__} needs an example of its inputs, (batch, …); none was given")
     if example.dtype not in _INPUT_TYPES:
         raise ValueError(f"the example is {example.dtype}, expected float32 or uint8")
-    frozen = copy.deepcopy(model).float().cpu().eval()
     with torch.no_grad():
-        names, tensors = named_outputs(frozen(example[:1].cpu()))
-    proto = module_graph(frozen, example.cpu(), batch).model
+        names, tensors = named_outputs(model(example[:1].cpu()))
+    proto = module_graph(model, example.cpu(), batch).model
     classes = tensors[-1].shape[-1]
     if class_names and len(class_names) != classes:
         raise ValueError(f"{len(class_names)} class names were given for {classes} classes")
@@ -206,11 +218,12 @@ def calibrated(network: CapsNet | FastCapsNet, images: Iterable[Tensor]) -> Rang
     """Return how far each activation reaches on batches of images ``(b c h w)``."""
     primary = network.primary.conv
     seen = []
-    for batch in images:
-        maps = network.stem(batch.to(primary.weight.device).float() / 255)
-        channels = primary(maps)
-        channels = channels if network.primary.norm is None else network.primary.norm(channels)
-        seen.append((float(maps.max()), channels.abs().amax((0, 2, 3)).cpu().numpy()))
+    with evaluating(network):
+        for batch in images:
+            maps = network.stem(batch.to(primary.weight.device).float() / 255)
+            channels = primary(maps)
+            channels = channels if network.primary.norm is None else network.primary.norm(channels)
+            seen.append((float(maps.max()), channels.abs().amax((0, 2, 3)).cpu().numpy()))
     if not seen:
         raise ValueError("there are no images to calibrate with")
     maxima, reaches = zip(*seen, strict=True)
@@ -228,7 +241,8 @@ def compared(
     images = changed = right = originally = 0
     largest = 0.0
     for batch, labels in tests:
-        theirs, mine = _scores(network, batch), exported.scores(batch.cpu().numpy())
+        scaled = batch.float() / 255 if batch.dtype == torch.uint8 and exported.takes_floats else batch
+        theirs, mine = _scores(network, scaled), exported.scores(batch.cpu().numpy())
         truth, before, after = torch.as_tensor(labels).cpu().numpy(), theirs.argmax(1), mine.argmax(1)
         images += len(truth)
         changed += int((before != after).sum())
@@ -265,13 +279,8 @@ def _scores(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
     """What `Predictor.scores` gives, by PyTorch: lengths ``(b j)``, or the output of a module without capsules."""
     from fastcaps.exporting.module import named_outputs
 
-    was_training = network.training
-    first = next(network.parameters(), None)
-    network.eval()
-    try:
-        output = network(inputs if first is None else inputs.to(first.device))
-    finally:
-        network.train(was_training)
+    with evaluating(network):
+        output = network(inputs.to(device_of(network)))
     lengths = output.lengths if isinstance(network, CapsuleNetwork) else named_outputs(output)[1][-1]
     return lengths.float().cpu().numpy()
 
@@ -294,7 +303,7 @@ def _refuse_difference(path: str | Path, about: dict[str, Any], max_drop: float)
         raise ValueError(
             f"{path} was not written: in int8 accuracy falls from {result['original_accuracy']:.2%} to "
             f"{result['accuracy']:.2%}, {drop:.2f} points, expected at most {max_drop:g}: export float32, "
-            "or allow more with max_drop (--max-drop)"
+            "or allow more with max_drop"
         )
 
 

@@ -71,9 +71,10 @@ class Graph:
 
     def constant(self, name: str, value: Any, dtype: type[np.generic] = np.float32) -> str:
         """A tensor in the file; the same name is the same tensor."""
-        if name not in self._constants:
-            array = np.ascontiguousarray(np.asarray(value, dtype))
-            self._constants[name] = numpy_helper.from_array(array.reshape(np.shape(value)), name)
+        array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
+        known = self._constants.setdefault(name, numpy_helper.from_array(array, name))
+        if known.raw_data != array.tobytes() or tuple(known.dims) != array.shape:
+            raise ValueError(f"the graph has a constant {name!r} of another value: choose another name")
         return name
 
     def axes(self, *axes: int) -> str:
@@ -188,16 +189,16 @@ def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, range
 
 def _standardized(graph: Graph, images: str, pixels: int) -> str:
     mean = graph.add("ReduceMean", [images, graph.axes(1, 2, 3)], "mean", keepdims=1)  # (b, 1, 1, 1)
-    centred = graph.add("Sub", [images, mean], "centred")
-    squared = graph.add("Mul", [centred, centred], "centred_squared")
+    centered = graph.add("Sub", [images, mean], "centered")
+    squared = graph.add("Mul", [centered, centered], "centered_squared")
     variance = graph.add("ReduceMean", [squared, graph.axes(1, 2, 3)], "variance", keepdims=1)  # (b, 1, 1, 1)
     bounded = graph.add("Max", [variance, graph.constant("least_variance", 1 / pixels)], "bounded_variance")
-    return graph.add("Div", [centred, graph.add("Sqrt", [bounded], "deviation")], "standardized")
+    return graph.add("Div", [centered, graph.add("Sqrt", [bounded], "deviation")], "standardized")
 
 
 def has_own_graph(config: CapsNetConfig) -> bool:
     """Return whether `network_graph` can write a network down: not one with a normalization without ONNX nodes."""
-    return _normalization(config).onnx(Graph(), "logits", "coefficients") is not None
+    return config.routing == "dynamic" and _normalization(config).onnx(Graph(), "logits", "coefficients") is not None
 
 
 def _normalization(config: CapsNetConfig) -> Normalization:

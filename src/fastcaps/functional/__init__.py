@@ -53,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return what an old name stands for, with a warning; gone with the next release."""
+    """Return what an old name stands for, with a warning; for one release."""
     from fastcaps.functional import _deprecated
 
     if name == "Routing":

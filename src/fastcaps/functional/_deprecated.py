@@ -25,8 +25,8 @@ def accept_bounds(position: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def wrapper(*args: Any, **kwargs: Any) -> R:
             old = {**dict(zip(("lower", "upper"), args[position + 1 : position + 3], strict=False))}
             old |= {name: kwargs.pop(name) for name in ("lower", "upper") if name in kwargs}
-            if not old:
-                return function(*args, **kwargs)
+            if not old or len(args) > position + 3:
+                return function(*args, **kwargs)  # with too many arguments, Python's own error
             warn("lower and upper", "normalization=MaxMin(lower, upper)")
             name = args[position] if len(args) > position else kwargs.pop("normalization", "max_min")
             kwargs |= dict(zip(_names(function)[: len(args)], args[:position], strict=False))
@@ -57,7 +57,9 @@ def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
 
 def warn(old: str, new: str) -> None:
     """Say what to write instead."""
-    warnings.warn(f"{old}: use {new}; the old spelling goes with the next release", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        f"{old}: use {new}; the old spelling will be removed in the next release", DeprecationWarning, stacklevel=3
+    )
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:

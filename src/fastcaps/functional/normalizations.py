@@ -17,8 +17,6 @@ Defining the class registers it by its name, for configurations. The command lin
 the modules that the environment variable ``FASTCAPS_PLUGINS`` names.
 """
 
-import dataclasses
-import inspect
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -27,9 +25,9 @@ from typing import Any, ClassVar, Protocol, final
 import torch
 from torch import Tensor
 
-from fastcaps.functional._plugins import VARIABLE, load_plugins
+from fastcaps._registry import Registry, options_of
 
-_REGISTRY: dict[str, type["Normalization"]] = {}
+REGISTRY: Registry["Normalization"] = Registry("normalization")
 
 
 class OnnxGraph(Protocol):
@@ -65,22 +63,22 @@ class Normalization(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Register the class by its name."""
         super().__init_subclass__(**options)
-        name = cls.__dict__.get("name")
-        if name is None:
-            return
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(
-                f"the name of {cls.__name__} is {name!r}, expected a Python identifier such as 'sparsemax'"
-            )
-        known = _REGISTRY.get(name)
-        # A class that is defined again, as in a notebook, replaces itself.
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(
-                f"normalization {name!r} is already {known.__module__}.{known.__qualname__}: choose another name"
-            )
+        REGISTRY.register(cls)
         if "title" not in cls.__dict__:
-            cls.title = name
-        _REGISTRY[name] = cls
+            cls.title = cls.__dict__.get("name", cls.__name__)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same name and the same arguments."""
+        return isinstance(other, Normalization) and (self.name, vars(self)) == (other.name, vars(other))
+
+    def __hash__(self) -> int:
+        """Of the name."""
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        """Return the class with its arguments."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
 
     @abstractmethod
     def start(self, classes: int) -> float:
@@ -97,7 +95,10 @@ class Normalization(ABC):
         """
         with torch.enable_grad():
             leaf = logits.detach().requires_grad_()
-            (on_logits,) = torch.autograd.grad(self(leaf), leaf, on_coefficients)
+            coefficients = self(leaf)
+            if not coefficients.requires_grad:  # constant
+                return torch.zeros_like(logits)
+            (on_logits,) = torch.autograd.grad(coefficients, leaf, on_coefficients, materialize_grads=True)
         return on_logits
 
     def onnx(self, graph: OnnxGraph, logits: str, name: str) -> str | None:
@@ -108,8 +109,8 @@ class Normalization(ABC):
         return None
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments it was made with, where it is a dataclass."""
-        return dataclasses.asdict(self) if dataclasses.is_dataclass(self) else {}
+        """Return the arguments it was made with, for files; a class that takes arguments must be a dataclass."""
+        return options_of(self)
 
 
 @final
@@ -283,7 +284,7 @@ def _softmax_gradient(coefficients: Tensor, on_coefficients: Tensor) -> Tensor:
 
 def normalization_names() -> list[str]:
     """Return the names of all registered normalizations that normalize, in the order of their definition."""
-    return [name for name in _REGISTRY if name != Unnormalized.name]
+    return [name for name in REGISTRY.names() if name != Unnormalized.name]
 
 
 def get_normalization(normalization: str | Normalization, **options: Any) -> Normalization:
@@ -293,15 +294,4 @@ def get_normalization(normalization: str | Normalization, **options: Any) -> Nor
         normalization: a registered name, or an object.
         options: arguments of the class; those it does not take are left out.
     """
-    if isinstance(normalization, Normalization):
-        return normalization
-    if normalization not in _REGISTRY:
-        load_plugins()
-    if normalization not in _REGISTRY:
-        raise ValueError(
-            f"normalization is {normalization!r}, expected one of {', '.join(normalization_names())}, or one of your "
-            f"own: import its class, or name its module in {VARIABLE}"
-        )
-    cls = _REGISTRY[normalization]
-    accepted = inspect.signature(cls).parameters
-    return cls(**{name: value for name, value in options.items() if name in accepted})
+    return normalization if isinstance(normalization, Normalization) else REGISTRY.make(normalization, **options)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from fastcaps.kernels import winograd
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_kernel
 
-# Every how-manieth weight of many is compared to see whether a kept kernel still belongs to them: a prime, so that the
-# sample meets every channel. Few are all compared.
+# A cached kernel is compared with a sample of its weights, one in so many: a prime, so that the sample meets every
+# channel. A small kernel is compared whole.
 _SAMPLE = 251
 _FEW = 2**17
 
@@ -27,7 +27,7 @@ def is_plain(maps: Tensor) -> bool:
     )
 
 
-class _Kept(NamedTuple):
+class _Cached(NamedTuple):
     key: tuple[Any, ...]
     sample: Tensor
     kernel: Tensor
@@ -43,7 +43,7 @@ class FastConvolution:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int | None, _Kept] = {}
+        self._cached: dict[int | None, _Cached] = {}
         self._pool = winograd.WorkspacePool()
 
     def __call__(self, maps: Tensor, conv: nn.Conv2d, *, always: bool = False) -> Tensor | None:
@@ -57,6 +57,9 @@ class FastConvolution:
         Returns:
             ``(b o h' w')``, in memory ``(b h' w' o)``.
         """
+        plain = type(conv) is nn.Conv2d and conv.padding in ((0, 0), "valid") and conv.dilation == (1, 1)
+        if not plain or conv.groups != 1 or conv.stride[0] != conv.stride[1] or len(set(conv.kernel_size)) > 1:
+            return None
         weight, bias, stride = conv.weight, conv.bias, conv.stride[0]
         if not is_plain(weight) or weight.dtype != maps.dtype or maps.ndim != 4:
             return None
@@ -72,7 +75,7 @@ class FastConvolution:
         else:
             tile = winograd.choose_tile(size, stride, side, c, o, len(maps), maps.device, training)
         if training:
-            self._kept.clear()
+            self._cached.clear()
             if tile is None:
                 return None
             return winograd.winograd_conv2d(maps, weight, bias, stride, tile, self._pool)
@@ -98,9 +101,9 @@ class FastConvolution:
         key = (weight._version, weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), stride)
         in_memory = weight.detach().as_strided((weight.numel(),), (1,))
         sample = in_memory if len(in_memory) <= _FEW else in_memory[::_SAMPLE]
-        kept = self._kept.get(tile)
-        if kept is None or kept.key != key or not torch.equal(kept.sample, sample):
+        cached = self._cached.get(tile)
+        if cached is None or cached.key != key or not torch.equal(cached.sample, sample):
             exact = weight.detach()
             kernel = im2col_kernel(exact) if tile is None else winograd.transform_kernel(exact, stride, tile)
-            kept = self._kept[tile] = _Kept(key, sample.clone(), kernel)
-        return kept.kernel
+            cached = self._cached[tile] = _Cached(key, sample.clone(), kernel)
+        return cached.kernel

@@ -1,4 +1,4 @@
-"""Accumulating routing coefficients by class into one matrix: sum, normalise, reduce (paper, section 5).
+"""Accumulating routing coefficients by class into one matrix: sum, normalize, reduce (paper, section 5).
 
 Three pure steps and a small class that holds their sums. Sums are float64, so that pieces in any order, or on any
 number of machines, give the same result.
@@ -22,13 +22,21 @@ from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import accept_bounds
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.coefficients import MasterCoefficients, Method
-from fastcaps.master.recording import capsule_layers, class_layer_path, evaluating, observing
+from fastcaps.master.recording import (
+    PassCheck,
+    capsule_layers,
+    checked_batch,
+    class_layer_path,
+    device_of,
+    evaluating,
+    observing,
+)
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.nn.routing import Routing
 
-# Coefficients that are normalised at a time (0.5 MB), and asked of the network at a time (256 MB).
+# Coefficients that are normalized at a time (0.5 MB), and asked of the network at a time (256 MB).
 _NORMALIZED, _ROUTED = 2**16, 2**26
 # What the parts of one matrix have in common.
 _DESCRIBED = ("normalization", "iteration", "filters", "model_hash")
@@ -142,9 +150,9 @@ class MasterAccumulator:
         Args:
             provenance: anything worth keeping with them, as JSON.
             method: how they follow from the sums. ``"containers"`` is section 5: the mean matrix of each class, its
-                rows normalised, and of each its own column. ``"columns"`` is the appendix's poor variant (step 4): only
-                the classes' own columns are averaged, into one matrix, and its rows normalised. ``"pooled"`` doesn't
-                look at classes: the mean of all matrices, its rows normalised.
+                rows normalized, and of each its own column. ``"columns"`` is the appendix's poor variant (step 4): only
+                the classes' own columns are averaged, into one matrix, and its rows normalized. ``"pooled"`` doesn't
+                look at classes: the mean of all matrices, its rows normalized.
         """
         return combined([self], provenance, method)
 
@@ -156,16 +164,16 @@ class MasterAccumulator:
         _, lower_capsules, classes = self.containers.shape
         if method == "pooled":
             return self.containers.sum(0)  # (i, j)
-        found = torch.zeros(lower_capsules, classes, dtype=torch.float64)
+        columns = torch.zeros(lower_capsules, classes, dtype=torch.float64)
         size = max(1, _NORMALIZED // classes)
         for sums, label in zip(self.containers, self.only, strict=True):
             # In pieces that stay in the cache: of each row only one number is wanted.
-            for rows, own in zip(torch.split(sums, size), torch.split(found[:, label], size), strict=True):
+            for rows, own in zip(torch.split(sums, size), torch.split(columns[:, label], size), strict=True):
                 mean = rows / self.counts[label].clamp_min(1)  # (some of i, j)
                 if method == "containers":
                     mean = self.normalization(mean)
                 own.copy_(mean[:, label])
-        return found
+        return columns
 
     def _settings(self) -> str:
         _, lower_capsules, classes = self.containers.shape
@@ -197,17 +205,17 @@ def combined(
     """
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
-    found: tuple[Tensor, Tensor] | None = None
+    total: tuple[Tensor, Tensor] | None = None
     for part in parts:
-        brought = part.contribution(method)
-        found = (brought, part.counts.clone()) if found is None else (found[0] + brought, found[1] + part.counts)
+        share = part.contribution(method)
+        total = (share, part.counts.clone()) if total is None else (total[0] + share, total[1] + part.counts)
         about = {name: getattr(part, name) for name in _DESCRIBED}
-        kept = keep_sums and world.alone and len(part.only) == len(part.counts)
-        whole = part.containers.clone() if kept else None
+        is_whole = keep_sums and world.alone and len(part.only) == len(part.counts)
+        whole = part.containers.clone() if is_whole else None
         del part  # before the next is made
-    if found is None:
+    if total is None:
         raise ValueError("there are no parts to combine: expected at least one")
-    values, counts = found
+    values, counts = total
     world.add_up(values, counts)
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:
@@ -259,7 +267,7 @@ class MeanAccumulator:
 
     def update(self, coefficients: Tensor) -> Self:
         """Add coefficients ``(b i j)``."""
-        self.sums += coefficients.detach().sum(0, dtype=torch.float64).cpu()
+        self.sums += coefficients.detach().cpu().sum(0, dtype=torch.float64)
         self.count += len(coefficients)
         return self
 
@@ -355,8 +363,8 @@ def accumulate(
     sums.filters = copy.deepcopy(list(filters))
     hidden = {one: MeanAccumulator(layer, model_hash) for one, layer in layers.items() if one != path}
     seen = 0
-    for inputs, labels in batches:
-        labels = torch.as_tensor(labels)
+    for batch in batches:
+        inputs, labels = checked_batch(batch)
         total = len(labels)
         if keep is not None:
             chosen = torch.from_numpy(keep[seen : seen + total])
@@ -368,6 +376,8 @@ def accumulate(
         observe(total)
     if keep is not None and seen != len(keep):
         raise ValueError(f"keep is for {len(keep)} images, but {seen} came: it must be of the same images")
+    if not seen and world.alone:
+        raise ValueError("there were no images to accumulate: is the loader empty, or the generator used up?")
     master = sums.add_up(world).compute(provenance, method)
     if isinstance(model, CapsNet):
         return master
@@ -396,46 +406,25 @@ def accumulate_batch(
     """
     layers = capsule_layers(model)
     number, own = sums.iteration, layers[class_layer].routing.iterations
-    called: list[str] = []
-    rows = dict.fromkeys(layers, 0)
+    check = PassCheck(layers, class_layer)
     their = labels
 
     def observer(path: str, lower_capsules: Tensor) -> Tensor:
-        layer, start = layers[path], rows[path]
-        called.append(path)
-        rows[path] += len(lower_capsules)
+        layer, first = layers[path], check.start(path, lower_capsules)
         output = layer.route(lower_capsules)
         if path != class_layer:
             if hidden is not None:
                 hidden[path].update(output.coefficients)
             return output.capsules
         wanted = output if number in (None, own) else layer.route(lower_capsules, number)
-        if rows[path] <= len(their):  # otherwise refused below
-            sums.update(wanted.coefficients, their[start : rows[path]])
+        mine = their[first : first + len(lower_capsules)]
+        if len(mine) == len(lower_capsules):  # otherwise refused below
+            sums.update(wanted.coefficients, mine)
         return output.capsules
 
-    device = layers[class_layer].weight.device
     size = max(1, _ROUTED // max(layer.in_capsules * layer.out_capsules for layer in layers.values()))
     with evaluating(model), observing(layers, observer):
         for some, their in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
-            if not len(their):
-                continue
-            called.clear()
-            rows = dict.fromkeys(layers, 0)
-            model(some.to(device))
-            _check_pass(called, rows, len(their), class_layer)
-
-
-def _check_pass(called: Sequence[str], rows: Mapping[str, int], images: int, class_layer: str) -> None:
-    """Refuse a model whose layers did not each see every image once, the class layer last."""
-    for path, count in rows.items():
-        if count != images:
-            raise ValueError(
-                f"layer {path!r} was given {count} rows of capsules for {images} images, expected one per image: "
-                "a layer that is used twice, not at all, or on parts of images can't be folded"
-            )
-    if called[-1] != class_layer:
-        raise ValueError(
-            f"layer {class_layer!r} was taken for the class layer, but {called[-1]!r} was computed after it: "
-            f"pass class_layer={called[-1]!r}"
-        )
+            if len(their):
+                model(some.to(device_of(model)))
+                check.finish(len(their))

@@ -38,7 +38,7 @@ class MasterCoefficients:
             whose coefficients are averaged over all images.
         iteration: of routing whose coefficients were added up, from 1; one more than the network has for those of the
             update after its last; None when not known.
-        filters: which images were left out: one entry a filter, in their order, as `apply_filters` reports it.
+        filters: which images were left out: one entry per filter, in their order, as `apply_filters` reports it.
         model_hash: of the weights they were made with; None when not known.
         trained_with: hash of the weights that were trained with these coefficients in place of routing, if any were.
         provenance: anything else worth knowing, as JSON.
@@ -76,8 +76,8 @@ class MasterCoefficients:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
-        found = {name: getattr(self, name) for name in _TENSORS}
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in found.items() if tensor is not None}
+        present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in present.items()}
         metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary())}
         write_atomically({Path(path): safetensors.torch.save(tensors, metadata=metadata)})
 

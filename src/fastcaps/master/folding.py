@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ def fold(
     master: Coefficients | Mapping[str, Coefficients] | Literal["uniform"],
     *,
     any_weights: bool = False,
+    merge_batch_norm: bool = False,
 ) -> FastCapsNet: ...
 
 
@@ -35,6 +36,7 @@ def fold(
     master: Coefficients | Mapping[str, Coefficients] | Literal["uniform"],
     *,
     any_weights: bool = False,
+    merge_batch_norm: bool = False,
 ) -> Model: ...
 
 
@@ -43,11 +45,12 @@ def fold(
     master: Coefficients | Mapping[str, Coefficients] | Literal["uniform"],
     *,
     any_weights: bool = False,
+    merge_batch_norm: bool = False,
 ) -> nn.Module:
     """Fold master coefficients into the weights of a copy of a model; the model itself is not touched.
 
-    Every `CapsuleLayer` becomes a `FoldedCapsuleLayer`. A BatchNorm directly before or after a convolution is merged
-    into it where that is exact.
+    Every `CapsuleLayer` becomes a `FoldedCapsuleLayer`. A BatchNorm of `Stem` and `PrimaryCapsules` is merged into the
+    convolution.
 
     Args:
         model: the network with which the coefficients were accumulated: a `CapsNet`, or any module with capsule layers.
@@ -55,6 +58,8 @@ def fold(
             place of coefficients; or ``"uniform"`` for those of the first iteration (1 for Max-Min, 1/j for softmax):
             no routing at all.
         any_weights: accept coefficients that were accumulated with other weights.
+        merge_batch_norm: merge BatchNorm layers of other parts, too: in `torch.nn.Sequential`, into the convolution
+            directly before or after them, where that is exact as long as each Sequential is called as a whole.
 
     Returns:
         The folded copy, on the model's device, in evaluation mode, with weights that don't require gradients: a
@@ -66,15 +71,16 @@ def fold(
         summary = master.get(_PATH) if isinstance(master, Mapping) else master
         provenance = {"master": summary.summary()} if isinstance(summary, MasterCoefficients) else {}
         return FastCapsNet.from_capsnet(model, matrices[_PATH], provenance)
-    if "" in layers:  # the model is one capsule layer
-        return FoldedCapsuleLayer.from_layer(layers[""], matrices[""]).eval()
-    folded = _copy_without_weights(model, layers)
-    for path, matrix in matrices.items():
-        parent, _, name = path.rpartition(".")
-        setattr(folded.get_submodule(parent), name, FoldedCapsuleLayer.from_layer(layers[path], matrix))
-    folded.eval()
-    fuse_batch_norm(folded)
-    return folded.requires_grad_(False)
+    # The copy gets a folded layer wherever the model refers to a layer.
+    folded: dict[int, Any] = {
+        id(layer): FoldedCapsuleLayer.from_layer(layer, matrices[path]) for path, layer in layers.items()
+    }
+    for path, module in model.named_modules():
+        if isinstance(module, CapsNet):
+            folded[id(module)] = FastCapsNet.from_capsnet(module, matrices[f"{path}.{_PATH}"])
+    result = copy.deepcopy(model, folded).eval()
+    fuse_batch_norm(result, sequential=merge_batch_norm)
+    return result.requires_grad_(False)
 
 
 def _matrices(
@@ -87,7 +93,11 @@ def _matrices(
     if isinstance(master, str):
         if master != "uniform":
             raise ValueError(f"master is {master!r}, expected master coefficients or 'uniform'")
-        return {path: _uniform(layer) for path, layer in layers.items()}
+        return {path: _uniform(path, layer) for path, layer in layers.items()}
+    if not isinstance(master, Mapping | MasterCoefficients | Tensor):
+        raise ValueError(
+            f"master is {type(master).__name__}, expected what accumulate returned, a matrix, or 'uniform'"
+        )
     if not isinstance(master, Mapping):
         if len(layers) > 1:
             raise ValueError(
@@ -116,6 +126,8 @@ def _check_fits(path: str, layer: CapsuleLayer, master: Coefficients, model_hash
             f"master coefficients are for {given} capsules, layer {path!r} of this model has "
             f"{expected[0]}×{expected[1]}: accumulate them with this model"
         )
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"the coefficients of layer {path!r} are not all finite: accumulate them again")
     if isinstance(master, Tensor) or model_hash is None:
         return
     if model_hash != master.trained_with and master.model_hash not in (None, model_hash):
@@ -126,11 +138,11 @@ def _check_fits(path: str, layer: CapsuleLayer, master: Coefficients, model_hash
         )
 
 
-def _uniform(layer: CapsuleLayer) -> Tensor:
-    start = layer.routing.normalization.start(layer.out_capsules)
+def _uniform(path: str, layer: CapsuleLayer) -> Tensor:
+    start = layer.routing.start(layer.out_capsules)
+    if start is None:
+        raise ValueError(
+            f"the routing of layer {path!r}, {type(layer.routing).__name__}, does not say which coefficients it starts "
+            "from: define its start(classes), or give a matrix in place of 'uniform'"
+        )
     return torch.full((layer.in_capsules, layer.out_capsules), start, dtype=torch.float64)
-
-
-def _copy_without_weights(model: nn.Module, layers: Mapping[str, CapsuleLayer]) -> nn.Module:
-    """A copy of a model that shares its capsule layers, which are replaced anyway: their weights may be large."""
-    return copy.deepcopy(model, {id(layer): layer for layer in layers.values()})

@@ -20,7 +20,15 @@ from fastcaps.distributed import ALONE, World
 from fastcaps.functional import RoutingOutput
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.accumulator import checked_iteration
-from fastcaps.master.recording import capsule_layers, class_layer_path, evaluating, observing
+from fastcaps.master.recording import (
+    PassCheck,
+    capsule_layers,
+    checked_batch,
+    class_layer_path,
+    device_of,
+    evaluating,
+    observing,
+)
 
 # Columns given at a time, as float32.
 _CHUNK_BYTES = 4 * 2**20
@@ -199,30 +207,27 @@ def trace(
     path = class_layer_path(model, layers, class_layer)
     layer = layers[path]
     last, classes = layer.routing.iterations, layer.out_capsules
-    rows, their = 0, torch.empty(0, dtype=torch.int64)
+    check = PassCheck(layers, path)
+    their = torch.empty(0, dtype=torch.int64)
 
-    def observer(_: str, lower_capsules: Tensor) -> Tensor:
-        nonlocal rows
-        own = their[rows : rows + len(lower_capsules)]
-        rows += len(lower_capsules)
-        if len(own) < len(lower_capsules):
-            raise ValueError(
-                f"layer {path!r} was given {rows} rows of capsules for {len(their)} images, expected one each"
-            )
-        capsules = []
+    def observer(current: str, lower_capsules: Tensor) -> Tensor:
+        first = check.start(current, lower_capsules)
+        own = their[first : first + len(lower_capsules)]
+        if current != path or len(own) != len(lower_capsules):  # what is wrong is refused below
+            return layers[current].route(lower_capsules).capsules
+        capsules = [lower_capsules.new_empty(0, classes, layer.out_dim)]
         for piece, outputs in layer.trace(lower_capsules, max(iterations, last)):
             receive(_traced(own[piece], outputs, last))
             capsules.append(outputs[last - 1].capsules)
         return torch.cat(capsules)
 
-    with evaluating(model), observing({path: layer}, observer):
-        for inputs, labels in batches:
-            labels = checked_labels(torch.as_tensor(labels).cpu(), len(inputs), classes)
+    with evaluating(model), observing(layers, observer):
+        for batch in batches:
+            inputs, labels = checked_batch(batch)
+            labels = checked_labels(labels.cpu(), len(inputs), classes)
             for some, their in zip(torch.split(inputs, _PIECE), torch.split(labels, _PIECE), strict=True):
-                rows = 0
-                model(some.to(layer.weight.device))
-                if rows != len(their):
-                    raise ValueError(f"layer {path!r} saw {rows} of {len(their)} images, expected all of them")
+                model(some.to(device_of(model)))
+                check.finish(len(their))
             observe(len(labels))
 
 

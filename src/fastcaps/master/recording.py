@@ -2,18 +2,24 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastcaps.functional import RoutingOutput
-from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer
 
 
 def capsule_layers(model: nn.Module) -> dict[str, CapsuleLayer]:
     """Return every `CapsuleLayer` of a module tree by its path, in the order of their definition."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model is {type(model).__name__}, expected a torch.nn.Module")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            f"the model is wrapped in {type(model).__name__}, expected the model itself: give model.module"
+        )
     layers = {path: module for path, module in model.named_modules() if isinstance(module, CapsuleLayer)}
     if not layers:
         raise ValueError(
@@ -25,11 +31,67 @@ def capsule_layers(model: nn.Module) -> dict[str, CapsuleLayer]:
 
 def class_layer_path(model: nn.Module, layers: Mapping[str, CapsuleLayer], path: str | None = None) -> str:
     """Return the path of the layer whose capsules are the classes: the given one, or the last that was defined."""
-    if isinstance(model, CapsNet):
-        return "routing"
     if path is not None and path not in layers:
         raise ValueError(f"class_layer is {path!r}, expected one of {', '.join(map(repr, layers))}")
     return list(layers)[-1] if path is None else path
+
+
+def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
+    """Return inputs ``(b …)`` and labels ``(b)`` of a batch; refused when it is no such pair."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        size = f" of {len(batch)} entries" if isinstance(batch, tuple | list) else ""
+        raise ValueError(
+            f"a batch is a {type(batch).__name__}{size}, expected a pair of inputs (b, …) and labels (b): give an "
+            "iterable of such pairs, such as a DataLoader"
+        )
+    inputs, labels = batch
+    if not isinstance(inputs, Tensor | np.ndarray):
+        raise ValueError(f"the inputs of a batch are a {type(inputs).__name__}, expected a tensor (b, …)")
+    inputs, labels = torch.as_tensor(inputs), torch.as_tensor(labels)
+    if not inputs.ndim or labels.shape != inputs.shape[:1]:
+        raise ValueError(
+            f"a batch has inputs of shape {tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}, expected "
+            "one label per input"
+        )
+    return inputs, labels
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where inputs of a model go: the device of its first parameter."""
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+@final
+class PassCheck:
+    """Makes sure that each capsule layer sees every image of a pass once, the class layer last."""
+
+    def __init__(self, layers: Mapping[str, CapsuleLayer], class_layer: str) -> None:
+        self._class_layer = class_layer
+        self._rows = dict.fromkeys(layers, 0)
+        self._last = class_layer
+
+    def start(self, path: str, lower_capsules: Tensor) -> int:
+        """Note that a layer is given lower capsules ``(b i d)``; return which image is the first of them."""
+        first = self._rows[path]
+        self._rows[path] += lower_capsules.shape[0]
+        self._last = path
+        return first
+
+    def finish(self, images: int) -> None:
+        """Refuse a pass of so many images in which a layer was given more or fewer, or the class layer was not last."""
+        for path, count in self._rows.items():
+            if count != images:
+                raise ValueError(
+                    f"layer {path!r} was given {count} rows of capsules for {images} images, expected one per image: "
+                    "a layer that is used twice, not at all, or on parts of images can't be folded"
+                )
+            self._rows[path] = 0
+        if self._last != self._class_layer:
+            raise ValueError(
+                f"layer {self._class_layer!r} was taken for the class layer, but {self._last!r} was computed after it: "
+                f"pass class_layer={self._last!r}"
+            )
 
 
 @contextmanager
@@ -106,7 +168,8 @@ class Recorder:
 def record(model: nn.Module) -> Iterator[Recorder]:
     """Record capsules and coefficients of every `CapsuleLayer` of a model, which is in evaluation mode meanwhile.
 
-    Everything that goes through the model is kept in memory until `Recorder.clear`.
+    Everything that goes through the forward pass of a layer stays in memory until `Recorder.clear`. A `CapsNet` that is
+    called with ``with_coefficients`` or ``iterations`` returns coefficients by itself and is not recorded.
 
     Example:
         >>> with fastcaps.record(model) as recorder:  # doctest: +SKIP

@@ -38,6 +38,7 @@ def sweep(
     iterations: Sequence[int],
     chains: Mapping[str, Sequence[Filter]],
     *,
+    class_layer: str | None = None,
     folder: Path | None = None,
     observe: Callable[[int], None] = lambda images: None,
 ) -> Sweep:
@@ -51,11 +52,12 @@ def sweep(
         source: gives the batches of a pass, images ``(b c h w)`` and labels ``(b)``, the same in the same order again.
         iterations: of routing, from 1; one more than the network has for those of the update after its last.
         chains: filters in their order, by the chain's name; none for all images.
+        class_layer: path of the layer whose capsules are the classes, as for `accumulate`.
         folder: for temporary files without names; the system's when None.
         observe: told how many images were just done, in either pass.
     """
     layers = capsule_layers(model)
-    layer = layers[class_layer_path(model, layers)]
+    layer = layers[class_layer_path(model, layers, class_layer)]
     last, model_hash = layer.routing.iterations, weights_hash(model)
     for k in iterations:
         if not 1 <= k <= last + 1:
@@ -73,7 +75,7 @@ def sweep(
             for (k, _), one in sums.items():
                 one.update(traced.coefficients[k], traced.labels)
 
-        trace(model, source(), max(iterations), observe_all, observe=observe)
+        trace(model, source(), max(iterations), observe_all, observe=observe, class_layer=class_layer)
         for k in iterations:
             observations = Observations(*files.result(k), k)
             for name, filters in filtered.items():
@@ -95,7 +97,7 @@ def sweep(
                 sums[k, name].update(coefficients[chosen.to(coefficients.device)], traced.labels[chosen])
             seen += len(traced.labels)
 
-        trace(model, source(), max(iterations), observe_chosen, observe=observe)
+        trace(model, source(), max(iterations), observe_chosen, observe=observe, class_layer=class_layer)
         first = len(next(iter(masks.values())))
         if seen != first:
             raise ValueError(f"the first pass had {first} images, the second {seen}: expected the same again")

@@ -1,4 +1,4 @@
-"""Layers that were made from a configuration; they go with the next release."""
+"""Layers that were made from a configuration; they will be removed in the next release."""
 
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer, FoldedCapsuleLayer

@@ -12,10 +12,18 @@ from fastcaps.nn import pretrained
 from fastcaps.nn.base import CapsuleNetwork, CapsuleOutput
 from fastcaps.nn.capsules import CapsuleLayer
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.nn.routing import DynamicRouting
+from fastcaps.nn.routing import REGISTRY, DynamicRouting, Routing
 
 # Lower capsules above which a network is probably larger than its owner wants: eight times the paper's MNIST network.
 _MANY = 8 * 1152
+
+
+def make_routing(config: CapsNetConfig) -> Routing:
+    """Return the routing that a configuration names."""
+    if config.routing != DynamicRouting.name:
+        return REGISTRY.make(config.routing)
+    normalization = get_normalization(config.normalization, lower=config.lower, upper=config.upper)
+    return DynamicRouting(config.iterations, normalization)
 
 
 @final
@@ -32,9 +40,7 @@ class CapsNet(CapsuleNetwork):
             config.lower_dimension,
             config.classes,
             config.class_dimension,
-            routing=DynamicRouting(
-                config.iterations, get_normalization(config.normalization, lower=config.lower, upper=config.upper)
-            ),
+            routing=make_routing(config),
             bias=config.class_bias,
         )
         if config.lower_capsules > _MANY:
@@ -45,6 +51,16 @@ class CapsNet(CapsuleNetwork):
                 "training. CapsNetConfig.for_images(..., stem='strided') or stem_layers make the feature maps smaller",
                 stacklevel=2,
             )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into a folder, both whole or neither."""
+        own, expected = self.routing.routing, make_routing(self.config)
+        if type(own) is not type(expected) or (isinstance(own, DynamicRouting) and own != expected):
+            raise ValueError(
+                f"the network routes by {own}, but its configuration, which is all that a folder holds, says "
+                f"{expected}: make the network from a configuration that names its routing and normalization"
+            )
+        super().save_pretrained(folder)
 
     @classmethod
     def _load(cls, folder: Path) -> Self:

@@ -83,9 +83,9 @@ class CapsuleLayer(nn.Module):
         if coefficients is not None:
             gain = math.sqrt(float(coefficients.double().square().sum(0).mean()) * e)
         else:
-            normalization = self.routing.normalization
-            at_random = math.sqrt(i * e) * normalization.start(self.out_capsules)
-            in_agreement = normalization.agreement_gain * i if self.routing.iterations > 1 else 0.0
+            start = self.routing.start(self.out_capsules)
+            at_random = math.sqrt(i * e) * (1.0 if start is None else start)
+            in_agreement = self.routing.normalization.agreement_gain * i if self.routing.iterations > 1 else 0.0
             gain = math.hypot(at_random, in_agreement)
         nn.init.normal_(self.weight, std=1 / max(gain, math.sqrt(e)))
         if self.bias is not None:
@@ -105,8 +105,8 @@ class CapsuleLayer(nn.Module):
             iterations: of routing, instead of the layer's own number.
         """
         routing = self.routing if iterations is None else self.routing.with_iterations(iterations)
-        with self._in_own_precision():
-            return routing(self._checked(lower_capsules), self.weight, self.bias)
+        with without_autocast(self.weight):
+            return RoutingOutput(*routing(self._checked(lower_capsules), self.weight, self.bias))
 
     def trace(
         self, lower_capsules: Tensor, iterations: int | None = None
@@ -121,7 +121,8 @@ class CapsuleLayer(nn.Module):
             Which images of the batch, and capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
         """
         routing = self.routing if iterations is None else self.routing.with_iterations(iterations)
-        return routing.trace(self._checked(lower_capsules), self.weight, self.bias)
+        with without_autocast(self.weight):
+            yield from routing.trace(self._checked(lower_capsules), self.weight, self.bias)
 
     def apply_coefficients(self, lower_capsules: Tensor, coefficients: Tensor) -> Tensor:
         """Return the capsules ``(b j e)`` that fixed coefficients ``(i j)`` give: one matrix product, no routing.
@@ -129,8 +130,8 @@ class CapsuleLayer(nn.Module):
         Differentiable, so that a layer can be trained with master coefficients.
         """
         folded = fold_weights(self.weight, coefficients.to(self.weight.device, self.weight.dtype))  # (i·d, j·e)
-        parts = torch.get_num_threads() if is_plain(lower_capsules) else 1
-        return folded_routing(self._checked(lower_capsules), folded, self.out_capsules, parts, bias=self.bias)
+        with without_autocast(self.weight):
+            return _folded(self._checked(lower_capsules), folded, self.out_capsules, self.bias)
 
     def extra_repr(self) -> str:
         """Sizes, routing and bias."""
@@ -138,19 +139,7 @@ class CapsuleLayer(nn.Module):
         return f"{sizes}, routing={self.routing}, bias={self.bias is not None}"
 
     def _checked(self, lower_capsules: Tensor) -> Tensor:
-        if lower_capsules.ndim != 3 or lower_capsules.shape[1:] != (self.in_capsules, self.in_dim):
-            raise ValueError(
-                f"lower capsules have shape {tuple(lower_capsules.shape)}, "
-                f"expected (batch, {self.in_capsules}, {self.in_dim})"
-            )
-        return lower_capsules.to(self.weight.dtype)
-
-    def _in_own_precision(self) -> AbstractContextManager[Any]:
-        """Route in the precision of the weights, whatever autocast made of the lower capsules."""
-        device = self.weight.device.type
-        if torch.compiler.is_compiling() or not torch.amp.is_autocast_available(device):  # not of "meta"
-            return nullcontext()
-        return torch.autocast(device, enabled=False)
+        return _checked(lower_capsules, self.in_capsules, self.in_dim, self.weight.dtype)
 
 
 class FoldedCapsuleLayer(nn.Module):
@@ -174,7 +163,7 @@ class FoldedCapsuleLayer(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make a layer; arguments as for `CapsuleLayer`. Its weights are those of uniform random folding."""
+        """Make a layer with random weights; arguments as for `CapsuleLayer`."""
         super().__init__()
         _check_sizes(in_capsules=in_capsules, in_dim=in_dim, out_capsules=out_capsules, out_dim=out_dim)
         self.in_capsules, self.in_dim = in_capsules, in_dim
@@ -190,8 +179,9 @@ class FoldedCapsuleLayer(nn.Module):
         sizes = (layer.in_capsules, layer.in_dim, layer.out_capsules, layer.out_dim)
         weight = layer.weight.detach()
         folded = cls(*sizes, bias=layer.bias is not None, device="meta")
-        values = fold_weights(weight.double(), coefficients.to(weight.device, torch.float64))
-        folded.weight = nn.Parameter(values.to(weight.dtype))
+        # In double precision, which not every device has.
+        values = fold_weights(weight.cpu().double(), coefficients.detach().cpu().double())
+        folded.weight = nn.Parameter(values.to(weight.device, weight.dtype))
         if layer.bias is not None:
             folded.bias = nn.Parameter(layer.bias.detach().clone())
         return folded.requires_grad_(False).train(layer.training)
@@ -204,13 +194,36 @@ class FoldedCapsuleLayer(nn.Module):
 
     def forward(self, lower_capsules: Tensor) -> Tensor:
         """Return the capsules ``(b j e)`` of lower capsules ``(b i d)``."""
-        parts = torch.get_num_threads() if is_plain(lower_capsules) else 1
-        return folded_routing(lower_capsules, self.weight, self.out_capsules, parts, bias=self.bias)
+        lower_capsules = _checked(lower_capsules, self.in_capsules, self.in_dim, self.weight.dtype)
+        with without_autocast(self.weight):
+            return _folded(lower_capsules, self.weight, self.out_capsules, self.bias)
 
     def extra_repr(self) -> str:
         """Sizes and bias."""
         sizes = f"{self.in_capsules}, {self.in_dim}, {self.out_capsules}, {self.out_dim}"
         return f"{sizes}, bias={self.bias is not None}"
+
+
+def without_autocast(weight: Tensor) -> AbstractContextManager[Any]:
+    """Compute in the precision of the weights, whatever autocast makes of other layers."""
+    device = weight.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):  # not of "meta"
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def _checked(lower_capsules: Tensor, in_capsules: int, in_dim: int, dtype: torch.dtype) -> Tensor:
+    if lower_capsules.ndim != 3 or lower_capsules.shape[1:] != (in_capsules, in_dim):
+        raise ValueError(
+            f"lower capsules have shape {tuple(lower_capsules.shape)}, expected (batch, {in_capsules}, {in_dim}): give "
+            "the layer the number of capsules (in_capsules) and numbers per capsule (in_dim) that come before it"
+        )
+    return lower_capsules.to(dtype)
+
+
+def _folded(lower_capsules: Tensor, weight: Tensor, classes: int, bias: Tensor | None) -> Tensor:
+    parts = torch.get_num_threads() if is_plain(lower_capsules) else 1
+    return folded_routing(lower_capsules, weight, classes, parts, bias=bias)
 
 
 def _check_sizes(**sizes: int) -> None:

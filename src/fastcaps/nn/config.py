@@ -42,6 +42,7 @@ class CapsNetConfig:
         class_dimension: numbers in a class capsule, e.
         class_bias: whether the sums of class capsules have a bias, as in Sabour's code.
         decoder: widths of the reconstruction network's hidden layers.
+        routing: ``"dynamic"``, or the name of a routing of your own (`fastcaps.nn.Routing`).
         iterations: of dynamic routing.
         normalization: of its coefficients, by name: ``"max_min"``, ``"softmax"``, ``"leaky_softmax"``, or one of your
             own (`fastcaps.functional.Normalization`).
@@ -50,7 +51,7 @@ class CapsNetConfig:
         standardize: whether the network first brings each image to zero mean and unit variance, by itself.
         resize: height and width an image is brought to before its middle is cropped to the input size; the
             input size itself when None.
-        class_names: one name a class; numbers when not given.
+        class_names: one name per class; numbers when not given.
     """
 
     height: int = 28
@@ -69,6 +70,7 @@ class CapsNetConfig:
     class_dimension: int = 16
     class_bias: bool = False
     decoder: tuple[int, ...] = (512, 1024)
+    routing: str = "dynamic"
     iterations: int = 3
     normalization: str = "max_min"
     lower: float = 0.0
@@ -108,8 +110,9 @@ class CapsNetConfig:
                 f"the bounds of Max-Min are lower={self.lower}, upper={self.upper}: "
                 "expected finite numbers, lower < upper"
             )
-        if not self.normalization.isidentifier():
-            raise ValueError(f"normalization is {self.normalization!r}, expected a name such as max_min")
+        for name, example in {"normalization": "max_min", "routing": "dynamic"}.items():
+            if not getattr(self, name).isidentifier():
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected a name such as {example}")
         if len(self.class_names) != self.classes:
             raise ValueError(f"{len(self.class_names)} class names were given for {self.classes} classes")
         if len(set(self.class_names)) != self.classes:

@@ -126,6 +126,8 @@ class PrimaryCapsules(nn.Module):
         """Maps ``(b k h w)`` to lower capsules ``(b i d)``."""
         if self.convolution not in ("auto", "direct", "winograd"):
             raise ValueError(f"convolution is {self.convolution!r}, expected one of auto, direct, winograd")
+        if maps.ndim != 4:
+            raise ValueError(f"maps have shape {tuple(maps.shape)}, expected (batch, {self.conv.in_channels}, h, w)")
         channels = None
         if self.convolution != "direct" and is_plain(maps):
             channels = self._fast(maps, self.conv, always=self.convolution == "winograd")

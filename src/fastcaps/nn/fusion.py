@@ -1,7 +1,7 @@
 """Merging BatchNorm into the convolution beside it, for networks that are not trained any more."""
 
 import copy
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,34 +10,51 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 
 
-def fuse_batch_norm(model: nn.Module) -> None:
-    """Merge every BatchNorm that stands directly before or after a convolution into it, in place, where that is exact.
+def fuse_batch_norm(model: nn.Module, *, sequential: bool = False) -> None:
+    """Merge BatchNorm layers into the convolutions beside them, in place, where that is exact.
 
-    Neighbors are those in `torch.nn.Sequential`, and the parts of `Stem` and `PrimaryCapsules`. A BatchNorm after a
-    convolution can always be merged. One before it can be merged if the convolution has no padding: padding adds zeros
-    that the BatchNorm would have shifted. In a Sequential `torch.nn.Identity` takes the place of a merged BatchNorm, so
-    that paths stay what they are. A BatchNorm without running statistics stays.
+    A BatchNorm without running statistics stays, and so does one beside a convolution with hooks or parametrizations.
+
+    Args:
+        model: in evaluation mode.
+        sequential: merge neighbors in `torch.nn.Sequential`, too, not only in `Stem` and `PrimaryCapsules`. That is
+            exact as long as each Sequential is called as a whole. A BatchNorm before a convolution is merged if the
+            convolution has no padding: padding adds zeros that the BatchNorm would have shifted. `torch.nn.Identity`
+            takes the place of a merged BatchNorm, so that paths stay what they are.
     """
     for module in model.modules():
-        if isinstance(module, Stem | PrimaryCapsules) and module.norm is not None:
-            module.conv, module.norm = fuse_conv_bn_eval(module.conv.eval(), module.norm.eval()), None
-        elif isinstance(module, nn.Sequential):
+        if isinstance(module, Stem | PrimaryCapsules):
+            for block in module.layers if isinstance(module, Stem) else ():
+                _fuse_neighbors(cast(nn.Sequential, block))
+            if _is_plain(module.conv) and _is_fixed(module.norm):
+                module.conv, module.norm = fuse_conv_bn_eval(module.conv.eval(), module.norm.eval()), None
+        elif sequential and type(module) is nn.Sequential:
             _fuse_neighbors(module)
 
 
 def _fuse_neighbors(layers: nn.Sequential) -> None:
     for index in range(len(layers) - 1):
         first, second = layers[index], layers[index + 1]
-        if isinstance(first, nn.Conv2d) and _is_fixed(second):
+        if _is_plain(first) and _is_fixed(second):
             layers[index] = fuse_conv_bn_eval(first.eval(), second.eval())
             layers[index + 1] = nn.Identity()
-        elif _is_fixed(first) and isinstance(second, nn.Conv2d) and _has_no_padding(second) and second.groups == 1:
+        elif _is_fixed(first) and _is_plain(second) and _has_no_padding(second) and second.groups == 1:
             layers[index] = nn.Identity()
             layers[index + 1] = _fuse_before(first, second)
 
 
-def _is_fixed(module: nn.Module) -> TypeGuard[nn.BatchNorm2d]:
-    return isinstance(module, nn.BatchNorm2d) and module.running_mean is not None
+def _is_plain(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
+    return type(module) is nn.Conv2d and not _is_changed(module)
+
+
+def _is_fixed(module: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
+    return type(module) is nn.BatchNorm2d and module.running_mean is not None and not _is_changed(module)
+
+
+def _is_changed(module: nn.Module) -> bool:
+    """Whether hooks or parametrizations make a module do more than its class says."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "parametrizations")
+    return any(getattr(module, name, None) for name in hooks)
 
 
 def _has_no_padding(conv: nn.Conv2d) -> bool:

@@ -13,24 +13,34 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, ClassVar, final
 
 from torch import Tensor
 
+from fastcaps._registry import Registry
 from fastcaps.functional import MaxMin, Normalization, RoutingOutput, route_capsules, trace_capsules
 from fastcaps.functional.normalizations import Unnormalized
+
+REGISTRY: Registry["Routing"] = Registry("routing")
 
 
 class Routing(ABC):
     """Base class of routings. A routing has no trainable parameters.
 
     Attributes:
+        name: in configurations; a class without one can't be named there.
         iterations: how often coefficients are computed.
-        normalization: of the coefficients; applied again to their sums when they are accumulated per class.
+        normalization: of the coefficients; applied again to their means when they are accumulated per class.
     """
 
+    name: ClassVar[str]
     iterations: int = 1
     normalization: Normalization = Unnormalized()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Register the class by its name."""
+        super().__init_subclass__(**options)
+        REGISTRY.register(cls)
 
     @abstractmethod
     def __call__(self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None) -> RoutingOutput:
@@ -44,6 +54,10 @@ class Routing(ABC):
         Returns:
             Capsules ``(b j e)``, and the coefficients ``(b i j)`` that give them: ``squash(Σ_i c_ij W_ij u_i + bias)``.
         """
+
+    def start(self, classes: int) -> float | None:
+        """Return the coefficient that every capsule has before anything is routed; None where there is none."""
+        return None
 
     def with_iterations(self, iterations: int) -> "Routing":
         """Return the same routing with another number of iterations."""
@@ -61,7 +75,7 @@ class Routing(ABC):
         """
         if self.iterations != 1:
             raise NotImplementedError(f"{type(self).__name__} has {self.iterations} iterations, but no trace method")
-        yield slice(0, len(lower_capsules)), [self(lower_capsules, weight, bias)]
+        yield slice(0, len(lower_capsules)), [RoutingOutput(*self(lower_capsules, weight, bias))]
 
 
 @final
@@ -74,6 +88,7 @@ class DynamicRouting(Routing):
         normalization: of the logits over the upper capsules.
     """
 
+    name: ClassVar[str] = "dynamic"
     iterations: int = 3
     normalization: Normalization = field(default_factory=MaxMin)
 
@@ -90,6 +105,10 @@ class DynamicRouting(Routing):
     def __call__(self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None) -> RoutingOutput:
         """Return capsules ``(b j e)`` and the coefficients ``(b i j)`` of the last iteration."""
         return route_capsules(lower_capsules, weight, self.iterations, self.normalization, bias=bias)
+
+    def start(self, classes: int) -> float:
+        """Return the coefficient of the first iteration."""
+        return self.normalization.start(classes)
 
     def with_iterations(self, iterations: int) -> "DynamicRouting":
         """Return the same routing with another number of iterations."""

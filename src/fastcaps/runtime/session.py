@@ -141,6 +141,11 @@ class Predictor:
             name: np.concatenate(parts) for name, parts in zip(self._outputs, zip(*pieces, strict=True), strict=True)
         }
 
+    @property
+    def takes_floats(self) -> bool:
+        """Whether inputs are floats; bytes are then scaled to 0 … 1."""
+        return self._dtype is np.float32
+
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the lengths ``(b j)`` of the class capsules, or the output of a module without capsules."""
         return self.run(inputs)[list(self._outputs)[-1]]
@@ -161,9 +166,13 @@ class Predictor:
         accepted = {np.dtype(np.uint8), np.dtype(self._dtype)}
         if not isinstance(inputs, np.ndarray) or inputs.dtype not in accepted:
             given = inputs.dtype if isinstance(inputs, np.ndarray) else type(inputs).__name__
-            floats = " or float32" if len(accepted) > 1 else ""
+            if self.takes_floats:
+                raise ValueError(
+                    f"inputs are {given}, expected a NumPy array of float32, or of uint8 between 0 and 255: "
+                    "convert them with .astype(np.float32)"
+                )
             raise ValueError(
-                f"images are {given}, expected a NumPy array of uint8 between 0 and 255{floats}: "
+                f"images are {given}, expected a NumPy array of uint8 between 0 and 255: "
                 "multiply what is between 0 and 1 by 255, round, and convert"
             )
         if inputs.shape[1:] != self.input_shape:
