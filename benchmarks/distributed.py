@@ -22,7 +22,7 @@ from benchmarks.training import SHAPES, B
 from fastcaps import CapsNet
 from fastcaps.benchmark.measure import table
 from fastcaps.data import Augmentation, DataSet, Split
-from fastcaps.distributed import World, joined
+from fastcaps.distributed import World, init_distributed
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accumulation import accumulate_split
 
@@ -139,7 +139,7 @@ def _measure(world: World, shape: str, threads: int) -> dict[str, float]:
         Trainer(
             model, data, settings, folder, observe=lambda report: ends.append(time.perf_counter()), world=world
         ).fit()
-        world.meet()
+        world.barrier()
     steps = [after - before for before, after in pairwise(ends)]
     begun = time.perf_counter()
     master = accumulate_split(model, split, data.augmentation.test_view, B, world=world)
@@ -148,7 +148,7 @@ def _measure(world: World, shape: str, threads: int) -> dict[str, float]:
     exchanges = []
     for _ in range(5):
         begun = time.perf_counter()
-        world.add_up_now(gradient)
+        world.all_reduce_now(gradient)
         exchanges.append(time.perf_counter() - begun)
     assert master.containers is not None
     return {
@@ -172,7 +172,7 @@ def peak_bytes() -> float:
 
 if __name__ == "__main__":
     _shape, _threads = sys.argv[1:]
-    with joined() as _world:
+    with init_distributed() as _world:
         _found: dict[str, Any] = _measure(_world, _shape, int(_threads))
-        if _world.first:
+        if _world.is_main:
             print(json.dumps(_found))

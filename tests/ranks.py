@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastcaps.distributed import World, joined
+from fastcaps.distributed import World, init_distributed
 
 
 def in_ranks(size: int, function: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None) -> None:
@@ -31,7 +31,7 @@ def _rank(rank: int, size: int, port: int, function: Callable[..., None], argume
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
-    with joined() as world:
+    with init_distributed() as world:
         function(world, *arguments)
 
 

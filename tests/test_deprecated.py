@@ -59,3 +59,18 @@ def test_layers_from_a_configuration(name, kind):
 def test_fold_has_moved():
     with pytest.warns(DeprecationWarning, match="fastcaps.nn.fold: use fastcaps.fold"):
         assert nn.fold is fastcaps.fold
+
+
+def test_names_that_the_field_knows():
+    from fastcaps import distributed, master
+
+    with pytest.warns(DeprecationWarning, match="fastcaps.master.Em: use fastcaps.master.GaussianMixture"):
+        assert master.Em is master.GaussianMixture
+    for old, new in {"ALONE": "SINGLE", "joined": "init_distributed", "LostError": "WorkerLostError"}.items():
+        with pytest.warns(
+            DeprecationWarning, match=f"fastcaps.distributed.{old}: use {new}; the old name will be removed"
+        ):
+            assert getattr(distributed, old) is getattr(distributed, new)
+    for module in (master, distributed):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            module.nothing  # noqa: B018

@@ -12,7 +12,7 @@ from tests.ranks import alone, in_ranks
 
 from fastcaps import distributed
 from fastcaps._files import write_atomically
-from fastcaps.distributed import ALONE, EndedElsewhereError, JoiningError, World, joined, launched
+from fastcaps.distributed import SINGLE, EndedElsewhereError, JoiningError, World, init_distributed, launched
 from fastcaps.master import MasterAccumulator
 
 SIZE = 4
@@ -29,7 +29,7 @@ def accumulated(world: World, normalization, method) -> torch.Tensor:
     coefficients, labels = generated()
     mine = world.share(IMAGES)
     sums = MasterAccumulator(LOWER, CLASSES, normalization).update(coefficients[mine], labels[mine])
-    return sums.add_up(world).compute(method=method).values
+    return sums.all_reduce(world).compute(method=method).values
 
 
 def fetched(path: Path) -> bool:
@@ -43,33 +43,33 @@ def fetched(path: Path) -> bool:
 def exercise(world: World, folder: Path) -> None:
     """Everything a world does, seen from each rank, in one start of the processes."""
     rank = world.rank
-    found: dict[str, object] = {"place": [rank, world.size, world.local_rank, world.local_size, world.first]}
+    found: dict[str, object] = {"place": [rank, world.size, world.local_rank, world.local_size, world.is_main]}
     found["current"] = distributed.current() is world
     integers = np.arange(rank, dtype=np.int64)
-    found["concatenated"] = world.concatenated(integers).tolist()
-    found["booleans"] = world.concatenated(np.full((1, 2), rank % 2 == 0)).tolist()
-    found["nothing"] = world.concatenated(np.empty((0, 3), np.float16)).shape
-    found["least"] = world.least(10 - rank)
+    found["concatenated"] = world.all_gather(integers).tolist()
+    found["booleans"] = world.all_gather(np.full((1, 2), rank % 2 == 0)).tolist()
+    found["nothing"] = world.all_gather(np.empty((0, 3), np.float16)).shape
+    found["least"] = world.all_min(10 - rank)
     one, other = torch.tensor([rank, 1]), torch.tensor(0.5, dtype=torch.float64)
-    world.add_up(one, other)
+    world.all_reduce(one, other)
     found["sums"] = [one.tolist(), other.item()]
     shared = folder / "shared"
-    world.first_does(lambda: write_atomically({shared: b"written"}))
+    world.on_main(lambda: write_atomically({shared: b"written"}))
     found["read"] = shared.read_text()
-    found["fetched"] = world.after_first(lambda: fetched(folder / "download"))
+    found["fetched"] = world.main_first(lambda: fetched(folder / "download"))
     told: list[int] = []
     count = world.counting(told.append)
     count(rank + 1)
-    world.meet()
+    world.barrier()
     count(0)
     found["told"] = sum(told)
-    found["said"] = [world.says("hello"), world.says(f"from {rank}")]
+    found["said"] = [world.is_first_to_say("hello"), world.is_first_to_say(f"from {rank}")]
     world.check_same(weights="abc", images=["x", 1])
     try:
         world.check_same(weights="abc", images=f"of {rank}")
     except ValueError as error:
         found["differs"] = str(error)
-        world.meet()  # where those wait that found nothing wrong
+        world.barrier()  # where those wait that found nothing wrong
     else:
         found["differs"] = None
     for normalization in ("max_min", "softmax"):
@@ -81,7 +81,7 @@ def exercise(world: World, folder: Path) -> None:
         world.lost_another(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")),
     ]
     # Up to here all are there.
-    world.add_up_now(torch.zeros(1))
+    world.all_reduce_now(torch.zeros(1))
     if rank == 1:
         world.end(7)
         found["ended"] = None
@@ -150,17 +150,17 @@ def test_one_that_has_ended_is_not_missed(found):
 
 def one_dies(world: World, how: str, folder: Path) -> None:
     """One process is gone from one moment to the next, and there is no launcher to tell."""
-    world.meet()
-    time.sleep(2.5)  # both have given a sign of life
+    world.barrier()
+    time.sleep(2.5)  # both have sent a heartbeat
     if world.rank == 1:
         os._exit(9)
     distributed._TIMEOUT = 4
     begun = time.monotonic()
     try:
         if how == "far apart":
-            world.meet()
+            world.barrier()
         else:
-            world.add_up_now(torch.zeros(1))
+            world.all_reduce_now(torch.zeros(1))
     except RuntimeError as error:
         words = str(error) if world.lost_another(error) else "taken for something else"
         (folder / how).write_text(f"{time.monotonic() - begun} {words}")
@@ -170,7 +170,7 @@ def one_dies(world: World, how: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("far apart", "process 1 of 2 has given no sign of life for 4 seconds"), ("in a step", "gloo")],
+    [("far apart", "process 1 of 2 has sent no heartbeat for 4 seconds"), ("in a step", "gloo")],
 )
 def test_one_that_dies_is_missed(tmp_path, how, words):
     in_ranks(2, one_dies, how, tmp_path, codes=[0, 9])
@@ -183,9 +183,9 @@ def test_who_is_alone_has_not_joined(monkeypatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "99999")):
         monkeypatch.setenv(name, value)
     message = r"process 1 of 2 could not join the others at 127.0.0.1:99999 \(.*\): see whether all were started"
-    with pytest.raises(JoiningError, match=message), joined():
+    with pytest.raises(JoiningError, match=message), init_distributed():
         pass
-    assert distributed.current() is ALONE
+    assert distributed.current() is SINGLE
 
 
 def two_sums(world: World, folder: Path) -> None:
@@ -197,7 +197,7 @@ def two_sums(world: World, folder: Path) -> None:
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 @pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
 def test_four_processes_accumulate_the_same_as_one(found, normalization, method):
-    expected = accumulated(ALONE, normalization, method)
+    expected = accumulated(SINGLE, normalization, method)
     for one in found:
         torch.testing.assert_close(
             torch.tensor(one[f"{normalization} {method}"], dtype=torch.float64), expected, rtol=0, atol=1e-12
@@ -208,7 +208,7 @@ def test_four_processes_accumulate_the_same_as_one(found, normalization, method)
 def test_two_processes_accumulate_the_same_as_one(tmp_path):
     in_ranks(2, two_sums, tmp_path)
     for normalization in ("max_min", "softmax"):
-        expected = accumulated(ALONE, normalization, "containers").numpy()
+        expected = accumulated(SINGLE, normalization, "containers").numpy()
         for rank in range(2):
             np.testing.assert_allclose(np.load(tmp_path / f"{normalization}-{rank}.npy"), expected, rtol=0, atol=1e-12)
 
@@ -217,22 +217,22 @@ def test_alone_nothing_is_different(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     assert launched() == (0, 1)
-    with joined() as world:
-        assert world is ALONE
+    with init_distributed() as world:
+        assert world is SINGLE
         assert not torch.distributed.is_initialized()
-    assert (world.alone, world.first, world.share(7)) == (True, True, slice(0, 7))
+    assert (world.is_single, world.is_main, world.share(7)) == (True, True, slice(0, 7))
     array, tensor = np.arange(3), torch.arange(3)
-    assert world.concatenated(array) is array
-    world.add_up(tensor)
-    world.add_up_now(tensor)
-    world.meet()
+    assert world.all_gather(array) is array
+    world.all_reduce(tensor)
+    world.all_reduce_now(tensor)
+    world.barrier()
     world.check_same(anything=1)
     world.end(1)
     assert tensor.tolist() == [0, 1, 2]
-    assert world.least(5) == 5
-    assert world.after_first(lambda: 8) == 8
+    assert world.all_min(5) == 5
+    assert world.main_first(lambda: 8) == 8
     assert world.counting(print) is print
-    assert world.says("x")
+    assert world.is_first_to_say("x")
     assert not world.lost_another(RuntimeError("gloo"))
     alone(lambda world: None)
 
@@ -265,7 +265,7 @@ def test_patience_ends(monkeypatch):
     monkeypatch.setattr(distributed, "_PATIENCE", 0)
     message = "process 1 of 2 has waited 0 seconds for the others: see whether they still run, and start again"
     with pytest.raises(TimeoutError, match=message):
-        World(1, 2, store=Nobody()).meet()
+        World(1, 2, store=Nobody()).barrier()
 
 
 def test_a_store_that_is_gone_silences_nobody():
@@ -275,5 +275,5 @@ def test_a_store_that_is_gone_silences_nobody():
 
     world = World(1, 2, store=Gone())
     world.end(1)
-    assert world.says("something")
+    assert world.is_first_to_say("something")
     assert world.lost_another(RuntimeError("gloo: Broken pipe"))

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fastcaps import shipped
+from fastcaps import bundled
 from fastcaps.analysis.report import MEANINGS
 from fastcaps.analysis.statistics import proportion_interval
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
@@ -37,7 +37,7 @@ _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 def card(folder: Path) -> str:
     """The card as Markdown."""
     about = json.loads((folder / "run.json").read_bytes())
-    found = shipped.described(folder.name)
+    found = bundled.describe(folder.name)
     data, settings, config = about["data"], about["settings"], about["config"]
     title, rule = TITLES.get(data["name"], data["name"]), NORMALIZATIONS[config["normalization"]]
     use, limit = _USES.get(data["name"], (f"Images as {title} has them.", "Other images are another matter."))
@@ -112,7 +112,7 @@ def _onnx(found: dict[str, Any]) -> str:
     file = Path(found["onnx"])
     measured = load(file).about["accuracy"]
     return (
-        f"- `{shipped.ONNX}`: the folded network in int8, for use without PyTorch: {measured['accuracy']:.2%}, "
+        f"- `{bundled.ONNX}`: the folded network in int8, for use without PyTorch: {measured['accuracy']:.2%}, "
         f"{measured['changed']} of {measured['images']:,}\n"
         f"  answers differ from the network's in float32; SHA-256 `{hashlib.sha256(file.read_bytes()).hexdigest()}`\n"
     )

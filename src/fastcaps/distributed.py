@@ -1,12 +1,12 @@
 """Several processes that work as one, started by ``torchrun`` or anything else that sets its environment variables.
 
-A `World` is what a function needs to know to do its share and to add up what all have found. `ALONE`, the world of one
+A `World` is what a function needs to know to do its share and to add up what all have found. `SINGLE`, the world of one
 process, has no process group, and everything in it is as if this module did not exist.
 
 Two kinds of waiting. Within a training step all ranks do the same at the same time, and one that doesn't answer for
 50 seconds has died. Everywhere else ranks may be minutes apart, because one reads slower or writes a file: there they
 first meet at the launcher's key-value store, patiently, and only then exchange what they have. A thread of each rank
-leaves signs of life there; without any for 50 seconds it has died.
+leaves heartbeats there; without one for 50 seconds it has died.
 
 This module waits for torch only when there is more than one process.
 """
@@ -16,6 +16,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -32,7 +33,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 # What torch.distributed calls env://.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Seconds: for an answer within a step or a sign of life, between these, for all to come, and for ranks far apart.
+# Seconds: for an answer within a step or a heartbeat, between these, for all to come, and for ranks far apart.
 _TIMEOUT, _BEAT, _JOINING, _PATIENCE = 50, 2, 600, 7200
 
 
@@ -52,8 +53,8 @@ class JoiningError(OSError):
     """This rank could not join the others."""
 
 
-class LostError(RuntimeError):
-    """Another rank gives no sign of life."""
+class WorkerLostError(RuntimeError):
+    """Another rank sends no heartbeat."""
 
 
 def launched() -> tuple[int, int]:
@@ -77,19 +78,19 @@ class World:
     def __init__(
         self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, store: Any = None
     ) -> None:
-        """Processes that meet at a ``torch.distributed.Store``; only `joined` makes worlds of more than one."""
+        """Processes that meet at a ``torch.distributed.Store``; `init_distributed` makes worlds of several."""
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self._store = store
         self._meetings = 0
         self._passes = 0
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there is no other process."""
         return self.size == 1
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that writes and prints."""
         return self.rank == 0
 
@@ -97,49 +98,49 @@ class World:
         """This rank's part of so many things in a row: parts follow each other by rank and differ by one at most."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
-    def meet(self, patience: float | None = None) -> None:
+    def barrier(self, patience: float | None = None) -> None:
         """Wait until all ranks are here, for two hours unless told otherwise."""
-        if self.alone:
+        if self.is_single:
             return
         self._meetings += 1
         key = f"meeting/{self._meetings}"
         self._store.add(key, 1)
         self._wait(lambda: self._store.add(key, 0) >= self.size, "the others", patience)
 
-    def first_does(self, work: Callable[[], None]) -> None:
+    def on_main(self, work: Callable[[], None]) -> None:
         """Let the first rank do something, such as writing a file, while the others wait for it."""
-        if self.first:
+        if self.is_main:
             work()
-        self.meet()
+        self.barrier()
 
-    def after_first(self, work: Callable[[], T]) -> T:
+    def main_first(self, work: Callable[[], T]) -> T:
         """Do something that leaves files for others, such as a download: the first rank before all others."""
-        if self.first:
+        if self.is_main:
             found = work()
-        self.meet()
-        return found if self.first else work()
+        self.barrier()
+        return found if self.is_main else work()
 
-    def add_up(self, *tensors: "torch.Tensor") -> None:
+    def all_reduce(self, *tensors: "torch.Tensor") -> None:
         """Replace each tensor by the sum of all ranks', however long they take to come."""
-        self.meet()
-        self.add_up_now(*tensors)
+        self.barrier()
+        self.all_reduce_now(*tensors)
 
-    def add_up_now(self, *tensors: "torch.Tensor") -> None:
+    def all_reduce_now(self, *tensors: "torch.Tensor") -> None:
         """The same between ranks that do the same at the same time."""
-        if not self.alone:
+        if not self.is_single:
             import torch.distributed
 
             for tensor in tensors:
                 torch.distributed.all_reduce(tensor)
 
-    def concatenated(self, array: NDArray[Scalar]) -> NDArray[Scalar]:
+    def all_gather(self, array: NDArray[Scalar]) -> NDArray[Scalar]:
         """The arrays ``(n …)`` of all ranks behind each other by rank; lengths may differ."""
-        if self.alone:
+        if self.is_single:
             return array
         import torch
         import torch.distributed as dist
 
-        self.meet()
+        self.barrier()
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(lengths, torch.tensor([len(array)]))
         parts = []
@@ -153,17 +154,17 @@ class World:
             parts.append(part)
         return np.concatenate(parts)
 
-    def least(self, number: int) -> int:
+    def all_min(self, number: int) -> int:
         """The smallest of all ranks' numbers."""
-        return int(self.concatenated(np.array([number])).min())
+        return int(self.all_gather(np.array([number])).min())
 
     def check_same(self, **values: Any) -> None:
         """Refuse to go on when ranks differ in what must be the same, such as hashes of weights and images."""
-        if self.alone:
+        if self.is_single:
             return
         self._meetings += 1
         key = f"same/{self._meetings}"
-        if self.first:
+        if self.is_main:
             self._store.set(key, json.dumps(values))
         self._wait(lambda: self._store.check([key]), "process 0")
         expected = json.loads(self._store.get(key))
@@ -174,11 +175,11 @@ class World:
                     f"the processes of this job differ: {name} is {mine.get(name)} in process {self.rank} and "
                     f"{expected.get(name)} in process 0: start all with the same command, files and versions"
                 )
-        self.meet()
+        self.barrier()
 
     def counting(self, observe: Callable[[int], None]) -> Callable[[int], None]:
         """Something to tell of progress, so that the first rank's observer hears of what all ranks have done."""
-        if self.alone:
+        if self.is_single:
             return observe
         self._passes += 1
         key = f"progress/{self._passes}"
@@ -187,7 +188,7 @@ class World:
         def count(done: int) -> None:
             nonlocal told
             total = self._store.add(key, done)
-            if self.first:
+            if self.is_main:
                 observe(total - told)
                 told = total
 
@@ -195,13 +196,13 @@ class World:
 
     def end(self, code: int) -> None:
         """Let the others know that this rank ends the job, so that they need not complain that it is gone."""
-        if not self.alone:
+        if not self.is_single:
             with suppress(RuntimeError):
                 self._store.set("ended", str(code))
 
-    def says(self, words: str) -> bool:
+    def is_first_to_say(self, words: str) -> bool:
         """Whether it is up to this rank to say something that others have to say as well."""
-        if self.alone:
+        if self.is_single:
             return True
         with suppress(RuntimeError):
             return bool(self._store.add(f"said/{hashlib.sha256(words.encode()).hexdigest()}", 1) == 1)
@@ -213,12 +214,12 @@ class World:
         Raises:
             EndedElsewhereError: when that one has said why.
         """
-        if self.alone or not isinstance(error, RuntimeError):
+        if self.is_single or not isinstance(error, RuntimeError):
             return False
         from torch.distributed import DistError
 
         # Gloo raises plain RuntimeErrors, which name its source files.
-        lost = isinstance(error, DistError | LostError) or "gloo" in str(error) or "NCCL" in str(error)
+        lost = isinstance(error, DistError | WorkerLostError) or "gloo" in str(error) or "NCCL" in str(error)
         if lost:
             self._raise_if_ended()
         return lost
@@ -237,22 +238,22 @@ class World:
                 )
             if now - looked > _BEAT:
                 looked = now
-                self._look_for_life(seen, now)
+                self._check_heartbeats(seen, now)
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
     def beat(self) -> None:
-        """Leave a sign of life."""
+        """Leave a heartbeat."""
         self._store.add(f"alive/{self.rank}", 1)
 
-    def _look_for_life(self, seen: dict[int, tuple[int, float]], now: float) -> None:
+    def _check_heartbeats(self, seen: dict[int, tuple[int, float]], now: float) -> None:
         """Refuse to wait for a rank that was alive and isn't; ``seen`` has each one's signs and since when."""
         for rank, (before, since) in seen.items():
             signs = self._store.add(f"alive/{rank}", 0)
             if signs != before:
                 seen[rank] = signs, now
             elif signs and now - since > _TIMEOUT:
-                raise LostError(f"process {rank} of {self.size} has given no sign of life for {_TIMEOUT} seconds")
+                raise WorkerLostError(f"process {rank} of {self.size} has sent no heartbeat for {_TIMEOUT} seconds")
 
     def _raise_if_ended(self) -> None:
         with suppress(RuntimeError):
@@ -260,25 +261,25 @@ class World:
                 raise EndedElsewhereError(int(self._store.get("ended")))
 
 
-ALONE = World()
-_current = ALONE
+SINGLE = World()
+_current = SINGLE
 
 
 def current() -> World:
-    """The world that `joined` made in this process, or `ALONE`."""
+    """The world that `init_distributed` made in this process, or `SINGLE`."""
     return _current
 
 
 @contextmanager
-def joined() -> Iterator[World]:
-    """Join the processes that a launcher started, for as long as this lasts; `ALONE` when there is only one.
+def init_distributed() -> Iterator[World]:
+    """Join the processes that a launcher started, for as long as this lasts; `SINGLE` when there is only one.
 
     On processors ranks talk by gloo, on GPUs by nccl.
     """
     global _current
     rank, size = launched()
     if size == 1:
-        yield ALONE
+        yield SINGLE
         return
     import torch
     import torch.distributed as dist
@@ -291,7 +292,7 @@ def joined() -> Iterator[World]:
         store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
         world = World(rank, size, local_rank, local_size, PrefixStore("fastcaps", store))
-        world.meet(_JOINING)
+        world.barrier(_JOINING)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
             store=PrefixStore("group", store),
@@ -308,16 +309,16 @@ def joined() -> Iterator[World]:
         ) from error
     _current = world
     try:
-        with _beating(world):
+        with _heartbeats(world):
             yield world
         dist.destroy_process_group()
     finally:
-        _current = ALONE
+        _current = SINGLE
 
 
 @contextmanager
-def _beating(world: World) -> Iterator[None]:
-    """Leave signs of life, in a thread, for as long as this lasts."""
+def _heartbeats(world: World) -> Iterator[None]:
+    """Leave heartbeats, in a thread, for as long as this lasts."""
     over = threading.Event()
 
     def beat() -> None:
@@ -336,3 +337,16 @@ def _beating(world: World) -> Iterator[None]:
 
 
 _LOCAL = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what an old name stands for, with a warning; for one release."""
+    renamed = {"ALONE": "SINGLE", "joined": "init_distributed", "LostError": "WorkerLostError"}
+    if name not in renamed:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        f"{__name__}.{name}: use {renamed[name]}; the old name will be removed in the next release",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return globals()[renamed[name]]

@@ -56,7 +56,7 @@ def test_growth_and_aims(found):
     assert found["aims"] == []  # they are about the real network
     what = [aim["what"] for aim in inference._aims(found["engines"], found["growth"])]
     assert what == [f"network, {name}, batch 1" for name in ("folded", "ONNX folded", "ONNX folded int8")]
-    rows = [{"engine": engines.CHOSEN, "batch": 128, "times_faster": 5.0}]
+    rows = [{"engine": engines.FOLDED_AUTO, "batch": 128, "times_faster": 5.0}]
     growth = [{"axis": "batch", "routing": "folded", "size": 128, "times_faster": 59.0}]
     assert [(aim["aim"], aim["measured"], aim["met"]) for aim in inference._aims(rows, growth)] == [
         (60, 59.0, False),
@@ -98,8 +98,8 @@ def test_all_engines_are_the_same_network(changes):
             answers[name] = out.lengths.numpy()  # type: ignore[attr-defined]
     for first, others, tolerance in (
         (engines.PLAIN, [engines.DYNAMIC, engines.ONNX_DYNAMIC], 1e-5),
-        (engines.LETTER, [engines.FOLDED, engines.WINOGRAD, engines.CHOSEN, engines.ONNX], 1e-5),
-        (engines.LETTER, [engines.ONNX_INT8], 0.02),
+        (engines.FAST_VOTES, [engines.FOLDED, engines.WINOGRAD, engines.FOLDED_AUTO, engines.ONNX], 1e-5),
+        (engines.FAST_VOTES, [engines.ONNX_INT8], 0.02),
         (engines.CNN, [engines.ONNX_CNN], 1e-5),
     ):
         for other in others:
@@ -156,7 +156,7 @@ def test_memory_in_a_process_of_its_own():
     assert (measure.peak_memory(inference.routing, "plain dynamic", sizes, 1) or 0) > 2.5
     # With something small first, what is made counts, too: 5.9 MB of weights.
     assert (measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) or 0) > 5
-    for name in (engines.CHOSEN, engines.ONNX_INT8):
+    for name in (engines.FOLDED_AUTO, engines.ONNX_INT8):
         arguments = (name, QUICK.config.to_dict(), 1, 2, QUICK.cnn_channels)
         peak = measure.peak_memory(engines.once, *arguments, small=arguments)
         assert peak is not None

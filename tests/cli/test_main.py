@@ -13,7 +13,7 @@ import fastcaps
 from fastcaps import distributed
 from fastcaps.cli import app, main
 from fastcaps.cli._common import command, distributed_command
-from fastcaps.distributed import EndedElsewhereError, JoiningError, LostError, World
+from fastcaps.distributed import EndedElsewhereError, JoiningError, WorkerLostError, World
 
 
 def run_python(code: str) -> str:
@@ -110,7 +110,7 @@ LOST = (
         (KeyboardInterrupt(), {}, 130, "interrupted\n"),
         (RuntimeError("[gloo/pair.cc:1] Connection closed by peer"), {}, 1, LOST),
         (RuntimeError("[gloo/pair.cc:1] Connection closed by peer"), {"ended": 130}, 130, ""),
-        (LostError("process 0 of 2 has given no sign of life for 50 seconds"), {}, 1, LOST),
+        (WorkerLostError("process 0 of 2 has sent no heartbeat for 50 seconds"), {}, 1, LOST),
         (EndedElsewhereError(1), {}, 1, ""),
     ],
 )
@@ -122,7 +122,7 @@ def test_another_process_than_the_first_speaks_only_for_itself(error, before, co
         yield World(1, 2, store=store)
 
     monkeypatch.setattr(distributed, "launched", lambda: (1, 2))
-    monkeypatch.setattr(distributed, "joined", joined)
+    monkeypatch.setattr(distributed, "init_distributed", joined)
     monkeypatch.setattr(World, "check_same", lambda self, **values: None)  # there is nobody to compare with
     monkeypatch.setattr(sys, "stderr", sys.stderr)
 
@@ -152,7 +152,7 @@ def test_every_process_says_that_it_could_not_join(monkeypatch, capfd):
         raise JoiningError("process 1 of 2 could not join the others")
 
     monkeypatch.setattr(distributed, "launched", lambda: (1, 2))
-    monkeypatch.setattr(distributed, "joined", joined)
+    monkeypatch.setattr(distributed, "init_distributed", joined)
     monkeypatch.setattr(sys, "stderr", None)  # where nobody would see it
     with pytest.raises(typer.Exit) as end:
         distributed_command(lambda: None)()

@@ -7,7 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from fastcaps import CapsNetConfig, shipped
+from fastcaps import CapsNetConfig, bundled
 from fastcaps.benchmark.agreement import COMPARED
 from fastcaps.cli import app
 from fastcaps.training import Run
@@ -21,12 +21,12 @@ def invoke(*arguments, code=0):
 
 def test_models_lists_what_there_is():
     found = {entry["name"]: entry for entry in json.loads(invoke("models", "--json").stdout)}
-    assert list(found) == shipped.names()
+    assert list(found) == bundled.names()
     for name, entry in found.items():
         about = Run.open(name).about
         assert entry["data"] == about["data"]["name"]
         assert entry["accuracy"] == about["evaluation"]
-        assert entry["weights_sha256"] in (shipped.located(name) / "README.md").read_text()
+        assert entry["weights_sha256"] in (bundled.resolve(name) / "README.md").read_text()
         assert entry["bytes"] > 1e7
     said = invoke("models")
     assert f"{found['mnist']['accuracy']['fast']:.2%}" in said.stdout
@@ -38,11 +38,11 @@ def test_models_names_an_exported_file(tmp_path, monkeypatch):
     for name in ("run.json", "model/config.json"):
         place = tmp_path / "mnist" / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes((shipped.located("mnist") / name).read_bytes())
-    monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
+        place.write_bytes((bundled.resolve("mnist") / name).read_bytes())
+    monkeypatch.setattr(bundled, "_FOLDER", tmp_path)
     assert json.loads(invoke("models", "--json").stdout)[0]["onnx"] is None
-    (tmp_path / "mnist" / shipped.ONNX).write_bytes(b"")
-    assert str(tmp_path / "mnist" / shipped.ONNX) in invoke("models").stderr
+    (tmp_path / "mnist" / bundled.ONNX).write_bytes(b"")
+    assert str(tmp_path / "mnist" / bundled.ONNX) in invoke("models").stderr
 
 
 @pytest.mark.parametrize("arguments", [["models"], ["reproduce", "--list"], ["reproduce", "--report"]])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import reference
 
-from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, shipped
+from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, bundled
 from fastcaps import functional as F
 from fastcaps.master import MasterAccumulator
 from fastcaps.master.accumulator import combined
@@ -142,7 +142,7 @@ def test_sums_of_different_filters_are_not_merged():
 
 
 def test_files_from_before_filters_are_read():
-    master = MasterCoefficients.load(shipped.located("mnist") / "master.safetensors")
+    master = MasterCoefficients.load(bundled.resolve("mnist") / "master.safetensors")
     assert (master.method, master.filters, master.iteration) == ("containers", [], 3)
     again = MasterAccumulator.from_coefficients(master).compute(master.provenance)
     torch.testing.assert_close(again.values, master.values, rtol=0, atol=1e-12)

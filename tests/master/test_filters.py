@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastcaps.master import FILTERS, Correct, Em, Filter, KMeans, Observations, Similarity, apply_filters
+from fastcaps.master import FILTERS, Correct, Filter, GaussianMixture, KMeans, Observations, Similarity, apply_filters
 from fastcaps.master.filters import is_outlying
 
 CLASSES, WIDTH = 3, 24
@@ -104,7 +104,7 @@ def test_similarity_without_anything_to_compare_with():
     assert (Similarity().similarities(alone)[1] == -np.inf).all()
 
 
-@pytest.mark.parametrize("kind", [KMeans, Em])
+@pytest.mark.parametrize("kind", [KMeans, GaussianMixture])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_clusters_of_outliers_are_dropped(kind, seed, monkeypatch):
     monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 50 * 4 * WIDTH)
@@ -134,7 +134,7 @@ def test_outlying_clusters_never_hold_more_than_their_share(sizes, outlying, see
     assert counted[chosen].sum() <= outlying * counted.sum() < counted.sum()
 
 
-@pytest.mark.parametrize("kind", [KMeans, Em])
+@pytest.mark.parametrize("kind", [KMeans, GaussianMixture])
 def test_clustering_is_reproducible_bounded_and_bears_small_and_constant_classes(kind, monkeypatch):
     monkeypatch.setattr("fastcaps.master.filters._SAMPLE", 30)
     monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 8 * 4 * WIDTH)
@@ -193,7 +193,7 @@ def test_each_filter_sees_what_those_before_it_kept():
 def test_reasons_and_options_say_what_was_done():
     assert Correct(confidence=0.5).reason == "their label's capsule is not longer than all others by 0.5"
     assert Similarity().reason == "their columns tell their class's mean from others less than the 0.95 kept (pearson)"
-    assert Em().reason == KMeans().reason
+    assert GaussianMixture().reason == KMeans().reason
     assert "at most 0.05 of it" in KMeans().reason
     assert dataclasses.asdict(Similarity())["kept"] == 0.95
     assert all(kind.name == name for name, kind in FILTERS.items())
@@ -263,10 +263,10 @@ def test_what_a_filter_must_not_do():
         (lambda: Similarity(margin=float("inf")), "margin is inf, expected a finite number"),
         (lambda: Similarity(margin=0.5, kept=0.25), "margin is 0.5, expected none together with kept=0.25"),
         (lambda: KMeans(clusters=1), "clusters is 1, expected at least 2"),
-        (lambda: Em(clusters=1), "clusters is 1, expected at least 2"),
+        (lambda: GaussianMixture(clusters=1), "clusters is 1, expected at least 2"),
         (lambda: KMeans(outlying=0), "outlying is 0, expected a part of each class, above 0 and below 1"),
         (lambda: KMeans(seed=-1), "seed is -1, expected a whole number from 0 to 2³² − 1"),
-        (lambda: Em(components=0), "components is 0, expected at least 1"),
+        (lambda: GaussianMixture(components=0), "components is 0, expected at least 1"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(make, message):

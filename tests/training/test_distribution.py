@@ -14,7 +14,7 @@ from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet, fold
 from fastcaps.analysis.capsules import output_lengths
-from fastcaps.analysis.collected import collect
+from fastcaps.analysis.training_pass import collect
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import World
 from fastcaps.training import Trainer, TrainSettings

@@ -43,18 +43,18 @@ def test_defaults_depend_on_the_data_set():
 
 
 def test_defaults_for_going_on():
-    whole, routing = TrainSettings.going_on(), TrainSettings.going_on(routing_only=True)
+    whole, routing = TrainSettings.finetune_defaults(), TrainSettings.finetune_defaults(routing_only=True)
     assert [(one.epochs, one.learning_rate, one.warmup) for one in (whole, routing)] == [(2, 2e-4, 0), (5, 3e-4, 0)]
-    assert TrainSettings.going_on(routing_only=True, epochs=1).epochs == 1
+    assert TrainSettings.finetune_defaults(routing_only=True, epochs=1).epochs == 1
 
 
 def test_settings_of_runs_from_before_there_were_all():
     old = {"batch_size": 32, "reconstruction_weight": 0.1, "positive_margin": 0.8, "negative_margin": 0.2}
     old["negative_weight"] = 1.0
-    assert TrainSettings.of_the_loss(old) == {**old, "loss": "margin", "sharpness": 20.0}
-    assert TrainSettings.completed(old)["decay"] == "exponential"
+    assert TrainSettings.loss_settings(old) == {**old, "loss": "margin", "sharpness": 20.0}
+    assert TrainSettings.with_defaults(old)["decay"] == "exponential"
     refitted = TrainSettings(routing_only=True, reconstruction_weight=0.0).to_dict()
-    assert "reconstruction_weight" not in TrainSettings.of_the_loss(refitted)
+    assert "reconstruction_weight" not in TrainSettings.loss_settings(refitted)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.nn import CapsNet, FastCapsNet
 
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ def output_lengths(
     fast: FastCapsNet,
     batches: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
-    world: World = ALONE,
+    world: World = SINGLE,
 ) -> Lengths:
     """Lengths of the class capsules of images, in both ways.
 
@@ -51,9 +51,9 @@ def output_lengths(
         labels.append(truth.cpu().numpy())
         observe(len(truth))
     found = Lengths(
-        world.concatenated(np.concatenate(labels)),
-        world.concatenated(np.concatenate(dynamic)),
-        world.concatenated(np.concatenate(folded)),
+        world.all_gather(np.concatenate(labels)),
+        world.all_gather(np.concatenate(dynamic)),
+        world.all_gather(np.concatenate(folded)),
     )
     if not len(found.labels):
         raise ValueError("there are no test images to measure lengths on")

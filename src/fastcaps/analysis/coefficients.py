@@ -63,9 +63,9 @@ class CoefficientHistogram:
         self.counts += other.counts
         return self
 
-    def add_up(self, world: World) -> Self:
+    def all_reduce(self, world: World) -> Self:
         """Replace the counts by those of all ranks."""
-        world.add_up(torch.from_numpy(self.counts))
+        world.all_reduce(torch.from_numpy(self.counts))
         return self
 
     def share_around(self, value: float, width: float) -> Floats:

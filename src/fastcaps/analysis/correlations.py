@@ -85,9 +85,9 @@ class ClassCorrelations:
         self.constant += other.constant
         return self
 
-    def add_up(self, world: World) -> Self:
+    def all_reduce(self, world: World) -> Self:
         """Replace the sums by those of all ranks."""
-        world.add_up(*map(torch.from_numpy, (self.sums, self.squares, self.counts, self.constant)))
+        world.all_reduce(*map(torch.from_numpy, (self.sums, self.squares, self.counts, self.constant)))
         return self
 
     def between_classes(self) -> Floats:

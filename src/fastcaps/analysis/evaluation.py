@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsuleNetwork
@@ -97,7 +97,7 @@ def evaluate(
     master: MasterCoefficients,
     batches: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
-    world: World = ALONE,
+    world: World = SINGLE,
     other: CapsuleNetwork | None = None,
 ) -> Evaluation:
     """Classify images in four ways: dynamic, fast, uniform, ceiling; and with another network.
@@ -150,11 +150,11 @@ def evaluate(
         observe(len(labels))
     for network, was_training in zip(networks, were_training, strict=True):
         network.train(was_training)
-    labels_ = world.concatenated(np.concatenate(truth))
+    labels_ = world.all_gather(np.concatenate(truth))
     if not len(labels_):
         raise ValueError("there are no images to evaluate on")
-    predictions = {name: world.concatenated(np.concatenate(parts)) for name, parts in found.items()}
-    speeds = world.concatenated(np.array([[timed / seconds[name] if timed else 0.0 for name in ways]]))  # (rank, way)
+    predictions = {name: world.all_gather(np.concatenate(parts)) for name, parts in found.items()}
+    speeds = world.all_gather(np.array([[timed / seconds[name] if timed else 0.0 for name in ways]]))  # (rank, way)
     variants = {}
     for (name, answers), of_ranks in zip(predictions.items(), speeds.T, strict=True):
         speed = float(of_ranks.sum()) if of_ranks.all() and name != "ceiling" else None

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.benchmark.engines import (
-    CHOSEN,
     DYNAMIC,
+    FAST_VOTES,
     FOLDED,
-    LETTER,
+    FOLDED_AUTO,
     ONNX,
     ONNX_DYNAMIC,
     ONNX_INT8,
@@ -30,10 +30,10 @@ COMPARED = {
     PLAIN: "dynamic",
     DYNAMIC: "dynamic",
     ONNX_DYNAMIC: "dynamic",
-    LETTER: "fast",
+    FAST_VOTES: "fast",
     FOLDED: "fast",
     WINOGRAD: "fast",
-    CHOSEN: "fast",
+    FOLDED_AUTO: "fast",
     ONNX: "fast",
     ONNX_INT8: "fast",
 }

@@ -18,11 +18,11 @@ from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsNetConfig
 
 # In PyTorch unless the name says ONNX; "folded" alone takes for each batch the fastest way of convolution.
-PLAIN, DYNAMIC, LETTER = "plain dynamic", "dynamic", "fast, votes × C"
-FOLDED, WINOGRAD, CHOSEN = "folded, nn.Conv2d", "folded, Winograd", "folded"
+PLAIN, DYNAMIC, FAST_VOTES = "plain dynamic", "dynamic", "fast, votes × C"
+FOLDED, WINOGRAD, FOLDED_AUTO = "folded, nn.Conv2d", "folded, Winograd", "folded"
 ONNX_DYNAMIC, ONNX, ONNX_INT8 = "ONNX dynamic", "ONNX folded", "ONNX folded int8"
 CNN, ONNX_CNN = "CNN baseline", "ONNX CNN baseline"
-ENGINES = (PLAIN, DYNAMIC, LETTER, FOLDED, WINOGRAD, CHOSEN, ONNX_DYNAMIC, ONNX, ONNX_INT8, CNN, ONNX_CNN)
+ENGINES = (PLAIN, DYNAMIC, FAST_VOTES, FOLDED, WINOGRAD, FOLDED_AUTO, ONNX_DYNAMIC, ONNX, ONNX_INT8, CNN, ONNX_CNN)
 LAYERS = ("stem", "PrimaryCaps", "routing")
 
 _CALIBRATION = 64
@@ -87,11 +87,11 @@ def engine(
         )
     modules: dict[str, nn.Module] = {
         PLAIN: PlainCapsNet(model),
-        LETTER: PlainCapsNet(model, coefficients.to(model.routing.weight)),
+        FAST_VOTES: PlainCapsNet(model, coefficients.to(model.routing.weight)),
         DYNAMIC: model,
         FOLDED: fast,
         WINOGRAD: fast,
-        CHOSEN: fast,
+        FOLDED_AUTO: fast,
     }
     module = modules[name]
     if name in (FOLDED, WINOGRAD):

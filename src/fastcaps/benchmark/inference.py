@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fastcaps.benchmark import engines
-from fastcaps.benchmark.engines import CHOSEN, ENGINES, ONNX, ONNX_INT8, PLAIN
+from fastcaps.benchmark.engines import ENGINES, FOLDED_AUTO, ONNX, ONNX_INT8, PLAIN
 from fastcaps.benchmark.measure import machine, matmul_peak, measured, peak_memory
 from fastcaps.benchmark.plain import plain_routing
 from fastcaps.functional import fold_weights, folded_routing, prediction_vectors, route_capsules
@@ -214,9 +214,9 @@ def _aims(rows: list[dict[str, Any]], growth: list[dict[str, Any]]) -> list[dict
     layer = {row["size"]: row["times_faster"] for row in growth if (row["axis"], row["routing"]) == ("batch", "folded")}
     wanted: list[tuple[str, float, float | None]] = [
         ("routing layer, folded, batch 128", 60, layer.get(128)),
-        ("network, folded, batch 128", 4.5, network.get((CHOSEN, 128))),
-        ("network, folded, batch 32", 4.5, network.get((CHOSEN, 32))),
-        ("network, folded, batch 1", 2, network.get((CHOSEN, 1))),
+        ("network, folded, batch 128", 4.5, network.get((FOLDED_AUTO, 128))),
+        ("network, folded, batch 32", 4.5, network.get((FOLDED_AUTO, 32))),
+        ("network, folded, batch 1", 2, network.get((FOLDED_AUTO, 1))),
         ("network, ONNX folded, batch 1", 2, network.get((ONNX, 1))),
         ("network, ONNX folded int8, batch 1", 4, network.get((ONNX_INT8, 1))),
     ]

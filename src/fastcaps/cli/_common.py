@@ -17,7 +17,7 @@ from fastcaps import distributed
 from fastcaps._extras import require
 from fastcaps._machine import processors
 from fastcaps._version import __version__
-from fastcaps.shipped import is_shipped
+from fastcaps.bundled import is_bundled
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
             if distributed.launched()[1] == 1:
                 return function(*args, **kwargs)
             require(f"fastcaps {function.__name__} in several processes", "torch")
-            with distributed.joined() as world, _one_line(world):
+            with distributed.init_distributed() as world, _one_line(world):
                 world.check_same(command=sys.argv[1:], version=__version__)
                 return function(*args, **kwargs)
 
@@ -83,7 +83,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
+def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
     """Turn errors into one line, said once, and an exit code."""
     try:
         yield
@@ -100,7 +100,7 @@ def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
         words = explained(error, world)
         if words is None or os.environ.get("FASTCAPS_TRACEBACK") == "1":
             world.end(1)
-            if not world.alone:
+            if not world.is_single:
                 sys.stderr = sys.__stderr__
             raise
         _say(f"error: {words}", world, 1)
@@ -117,10 +117,10 @@ def _one_line(world: distributed.World = distributed.ALONE) -> Iterator[None]:
 
 def _say(words: str, world: distributed.World, code: int) -> None:
     world.end(code)
-    if world.alone:
+    if world.is_single:
         typer.echo(words, err=True)
         wait_for_the_first()
-    elif world.says(words):
+    elif world.is_first_to_say(words):
         typer.echo(words, file=sys.__stderr__)
 
 
@@ -133,7 +133,7 @@ def wait_for_the_first() -> None:
         time.sleep(30)
 
 
-def explained(error: Exception, world: distributed.World = distributed.ALONE) -> str | None:
+def explained(error: Exception, world: distributed.World = distributed.SINGLE) -> str | None:
     """What an error says in the user's terms; None for one that is nobody's input."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
@@ -182,9 +182,9 @@ def this_command() -> str:
     return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))
 
 
-def check_not_shipped(run: Path, folder: Path) -> None:
+def check_not_bundled(run: Path, folder: Path) -> None:
     """Refuse to write into a folder of the package; ``run`` is what the user called it."""
-    if is_shipped(folder):
+    if is_bundled(folder):
         raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
 
 
@@ -195,11 +195,11 @@ def set_up(device: str, threads: int | None) -> "torch.device":
     world = distributed.current()
     if threads is not None:
         torch.set_num_threads(threads)
-    elif not world.alone:
+    elif not world.is_single:
         torch.set_num_threads(max(1, processors() // world.local_size))
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not world.alone:
+    if device == "cuda" and not world.is_single:
         device = f"cuda:{world.local_rank}"
     try:
         found = torch.device(device)
@@ -226,8 +226,8 @@ def run_and_data(
 
     world = distributed.current()
     model = run.model().to(device)
-    data = world.after_first(lambda: run.data(data_dir, test_only=test_only))
-    if not world.alone:
+    data = world.main_first(lambda: run.data(data_dir, test_only=test_only))
+    if not world.is_single:
         coefficients = None if master is None else master.values_hash
         world.check_same(weights=weights_hash(model), images=data.fingerprint, coefficients=coefficients)
     return model, data

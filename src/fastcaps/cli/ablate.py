@@ -12,7 +12,7 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
-    check_not_shipped,
+    check_not_bundled,
     command,
     counted,
     print_json,
@@ -69,7 +69,7 @@ def ablate(
 
     opened = Run.open(run)
     if out is None:
-        check_not_shipped(run, opened.folder)
+        check_not_bundled(run, opened.folder)
     chains = {name: _chain(name) for name in filters or ["none", "correct", "similarity", "kmeans", "em"]}
     target = set_up(device, threads)
     last = opened.model().config.iterations

@@ -14,7 +14,7 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
-    check_not_shipped,
+    check_not_bundled,
     chosen,
     counted,
     distributed_command,
@@ -103,7 +103,7 @@ def accumulate(
     wanted = _filters(filters or ["none"], options)
     opened = Run.open(run)
     if out is None:
-        check_not_shipped(run, opened.folder)
+        check_not_bundled(run, opened.folder)
     if out is None and opened.about.get("fixed_coefficients"):
         raise ValueError(
             f"{run} was trained with fixed coefficients, which {opened.master_file} holds: "
@@ -187,7 +187,7 @@ def accumulated(
             memory=memory,
             world=world,
         )
-    if world.first:
+    if world.is_main:
         master.save(out or run.master_file)
         if out is None:
             fastcaps.fold(model, master).save_pretrained(run.fast_folder)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fastcaps._extras import require
+from fastcaps.bundled import is_bundled
 from fastcaps.cli._common import (
     DataDir,
     Device,
     Json,
     RunArgument,
     Threads,
-    check_not_shipped,
+    check_not_bundled,
     counted,
     distributed_command,
     print_json,
@@ -22,12 +23,11 @@ from fastcaps.cli._common import (
     this_command,
 )
 from fastcaps.cli.evaluate import evaluated
-from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
 
-    from fastcaps.analysis.collected import TrainingPass
+    from fastcaps.analysis.training_pass import TrainingPass
     from fastcaps.data import DataSet, Split
     from fastcaps.nn import CapsNet
     from fastcaps.training import Run
@@ -74,7 +74,7 @@ def analyze(
 
     opened = Run.open(run)
     if out is None:
-        check_not_shipped(run, opened.folder)
+        check_not_bundled(run, opened.folder)
     if out is None and (limit is not None or master is not None):
         raise ValueError("what is made with --limit or --master is not the run's own report: say where with --out")
     folder = out or opened.folder / "report"
@@ -126,10 +126,10 @@ def analyzed(
     """
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis.capsules import Lengths, output_lengths
-    from fastcaps.analysis.collected import cached
     from fastcaps.analysis.figures import figure_bytes
     from fastcaps.analysis.report import report_page
-    from fastcaps.analysis.study import study
+    from fastcaps.analysis.report_data import collect_report_data
+    from fastcaps.analysis.training_pass import cached
     from fastcaps.data import batches
     from fastcaps.distributed import current
     from fastcaps.master import fold
@@ -166,9 +166,9 @@ def analyzed(
         places = [folder / "cache" / "compared.safetensors", other.folder / "report" / "cache" / "training.safetensors"]
         other_pass = _training_pass(other, other_model, other_data, places, limit, batch_size)
         compared = (str(compare), other_pass, other_model.config)
-    if not world.first:
+    if not world.is_main:
         return {}
-    found = study(
+    found = collect_report_data(
         model,
         coefficients,
         training,
@@ -206,7 +206,7 @@ def _training_pass(
     run: "Run", model: "CapsNet", data: "DataSet", places: list[Path], limit: int | None, batch_size: int
 ) -> "TrainingPass":
     """The pass over a run's training images, or what is left of an earlier one."""
-    from fastcaps.analysis.collected import TrainingPass, cached, collect
+    from fastcaps.analysis.training_pass import TrainingPass, cached, collect
     from fastcaps.data import batches
     from fastcaps.distributed import current
     from fastcaps.nn.pretrained import weights_hash
@@ -249,7 +249,7 @@ def _evaluation(
     from fastcaps.distributed import current
 
     right = {way: int((getattr(lengths, way).argmax(1) == lengths.labels).sum()) for way in ("dynamic", "fast")}
-    own = master is None and limit is None and not is_shipped(run.folder)
+    own = master is None and limit is None and not is_bundled(run.folder)
     place = run.folder / "evaluation.json" if own else folder / "cache" / "evaluation.json"
     try:
         found: dict[str, Any] = json.loads(place.read_bytes())
@@ -261,11 +261,11 @@ def _evaluation(
         )
     except (OSError, ValueError, KeyError, TypeError):
         fits = False
-    if current().least(int(fits)):
+    if current().all_min(int(fits)):
         _reusing("accuracies and speeds")(place)
         return found
     found = evaluated(run, device, run.folder if own else None, master, "test", limit, batch_size, data_dir)
-    if not own and current().first:
+    if not own and current().is_main:
         write_atomically({place: json_bytes(found)})
     return found
 

@@ -24,7 +24,7 @@ def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
 
     Example:  fastcaps data list --data-dir ~/data
     """
-    from fastcaps.data.stock import available
+    from fastcaps.data.catalog import available
 
     sets = available(data_dir)
     if as_json:
@@ -52,8 +52,8 @@ def get(
 
     Example:  fastcaps data get mnist rotated-mnist
     """
+    from fastcaps.data.catalog import get as get_set
     from fastcaps.data.registry import named
-    from fastcaps.data.stock import get as get_set
 
     for name in names:
         named(name)  # a wrong one is refused before anything is downloaded

@@ -7,6 +7,7 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps.analysis.report import against_other, verdict
+from fastcaps.bundled import is_bundled
 from fastcaps.cli._common import (
     DataDir,
     Device,
@@ -23,7 +24,6 @@ from fastcaps.cli._common import (
     share,
     this_command,
 )
-from fastcaps.shipped import is_shipped
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ def evaluate(
             "that fastcaps train made, or leave --result out (--json prints this evaluation)"
         )
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
-    whole = part == "test" and limit is None and master is None and against is None and not is_shipped(opened.folder)
+    whole = part == "test" and limit is None and master is None and against is None and not is_bundled(opened.folder)
     folder = out or (opened.folder if whole else None)
     found = evaluated(
         opened,
@@ -92,7 +92,7 @@ def evaluate(
         this_command(),
         other,
     )
-    if result is not None and current().first:
+    if result is not None and current().is_main:
         write_atomically({result: json_bytes(result_of(opened, found))})
     if as_json:
         print_json(found)
@@ -135,7 +135,7 @@ def evaluated(
         against.check_comparable(run, part)
         fixed = against.about.get("fixed_coefficients")
         other = (FastCapsNet.from_pretrained(against.fast_folder) if fixed else against.model()).to(device)
-        name = against.folder.name if is_shipped(against.folder) else str(against.folder)
+        name = against.folder.name if is_bundled(against.folder) else str(against.folder)
         about_other = {"run": name, "routing": "fast" if fixed else "dynamic", "weights": weights_hash(other)}
         world.check_same(other=about_other["weights"])
     coefficients = run.master(master)
@@ -165,7 +165,7 @@ def evaluated(
         **({"other": about_other} if about_other else {}),
         **result.to_dict(),
     }
-    if folder is not None and world.first:
+    if folder is not None and world.is_main:
         confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
         figure = confusion_figure(confusions, result.class_names)
         write_atomically(

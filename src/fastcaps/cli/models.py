@@ -2,7 +2,7 @@
 
 import typer
 
-from fastcaps import shipped
+from fastcaps import bundled
 from fastcaps.cli._common import Json, command, print_json, print_table
 
 
@@ -15,7 +15,7 @@ def models(as_json: Json = False) -> None:
 
     Example:  fastcaps models
     """
-    found = [shipped.described(name) for name in shipped.names()]
+    found = [bundled.describe(name) for name in bundled.names()]
     if as_json:
         print_json(found)
         return

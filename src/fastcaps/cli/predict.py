@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from fastcaps._extras import require
+from fastcaps.bundled import ONNX, resolve
 from fastcaps.cli._common import Json, Threads, command, counted, print_json, set_up
-from fastcaps.shipped import ONNX, located
 
 if TYPE_CHECKING:
     import numpy as np
@@ -166,10 +166,10 @@ def _print(results: list[dict[str, Any]], ways: list[str]) -> None:
 def _opened(model: Path, routing: str | None, threads: int | None) -> _Network:
     if model.is_file() or model.suffix == ".onnx":
         return _exported(model, routing, threads)
-    quantised = located(model) / ONNX
-    if find_spec("torch") is None and routing in (None, "fast") and quantised.is_file():
+    quantized = resolve(model) / ONNX
+    if find_spec("torch") is None and routing in (None, "fast") and quantized.is_file():
         typer.echo(f"PyTorch is not installed: {model} is used as the int8 file that comes with fastcaps", err=True)
-        return _exported(quantised, routing, threads)
+        return _exported(quantized, routing, threads)
     require(f"fastcaps predict with {model}, no .onnx file,", "torch")
     return _trained(model, routing or "fast", threads)
 
@@ -206,7 +206,7 @@ def _trained(model: Path, routing: str, threads: int | None) -> _Network:
 
         return lengths
 
-    run = Run.open(located(model))
+    run = Run.open(resolve(model))
     dynamic = run.model()
     ways: dict[str, Lengths] = {}
     if routing in ("fast", "both"):

@@ -137,9 +137,9 @@ def train(
         raise typer.BadParameter("--routing-only: a new network has nothing to keep, give --init with a trained run")
     if data is not None:
         found, options = data, chosen(size=_size(size), test_fraction=test_fraction)
-        images = world.after_first(lambda: load(found, data_dir=data_dir, **options))
+        images = world.main_first(lambda: load(found, data_dir=data_dir, **options))
     elif start is not None:
-        images = world.after_first(partial(start.data, data_dir))
+        images = world.main_first(partial(start.data, data_dir))
     else:
         raise typer.BadParameter("give --data, or --init with a run whose data to use")
     if validation is not None and 1 <= validation < math.inf:
@@ -183,10 +183,10 @@ def train(
     else:
         if afresh:
             raise typer.BadParameter("--afresh: with --init the weights are a run's, leave one of them out")
-        kept = TrainSettings.of_the_loss(start.about["settings"])
+        kept = TrainSettings.loss_settings(start.about["settings"])
         if routing_only:
             kept["reconstruction_weight"] = 0.0  # the decoder isn't trained
-        settings = TrainSettings.going_on(**{**kept, **start.held_out(images), **options})
+        settings = TrainSettings.finetune_defaults(**{**kept, **start.held_out(images), **options})
         start.check_held_out(images, settings)
         model = start.model().float().to(target)
         about["init"] = {"run": str(init), "weights": weights_hash(model)}

@@ -11,10 +11,10 @@ from fastcaps._lazy import lazy_names
 if TYPE_CHECKING:
     from fastcaps.data.augment import Augmentation
     from fastcaps.data.batching import batches, steps_per_epoch
+    from fastcaps.data.catalog import available, get
     from fastcaps.data.dataset import DataSet, Split
     from fastcaps.data.loading import load
     from fastcaps.data.registry import SETS
-    from fastcaps.data.stock import available, get
 
 __all__ = [
     "load",
@@ -38,7 +38,7 @@ __getattr__, __dir__ = lazy_names(
         "batches": "fastcaps.data.batching",
         "steps_per_epoch": "fastcaps.data.batching",
         "SETS": "fastcaps.data.registry",
-        "available": "fastcaps.data.stock",
-        "get": "fastcaps.data.stock",
+        "available": "fastcaps.data.catalog",
+        "get": "fastcaps.data.catalog",
     },
 )

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import accept_bounds
 from fastcaps.functional.labels import checked_labels
@@ -139,9 +139,9 @@ class MasterAccumulator:
                 mine[name] = [a + b for a, b in zip(mine[name], theirs[name], strict=True)]
         return self
 
-    def add_up(self, world: World) -> Self:
+    def all_reduce(self, world: World) -> Self:
         """Replace the sums by those of all ranks, each of which has had some of the images."""
-        world.add_up(self.containers, self.counts)
+        world.all_reduce(self.containers, self.counts)
         return self
 
     def compute(self, provenance: dict[str, Any] | None = None, method: Method = "containers") -> MasterCoefficients:
@@ -190,7 +190,7 @@ def combined(
     parts: Iterable[MasterAccumulator],
     provenance: dict[str, Any] | None = None,
     method: Method = "containers",
-    world: World = ALONE,
+    world: World = SINGLE,
     *,
     keep_sums: bool = True,
 ) -> MasterCoefficients:
@@ -210,13 +210,13 @@ def combined(
         share = part.contribution(method)
         total = (share, part.counts.clone()) if total is None else (total[0] + share, total[1] + part.counts)
         about = {name: getattr(part, name) for name in _DESCRIBED}
-        is_whole = keep_sums and world.alone and len(part.only) == len(part.counts)
+        is_whole = keep_sums and world.is_single and len(part.only) == len(part.counts)
         whole = part.containers.clone() if is_whole else None
         del part  # before the next is made
     if total is None:
         raise ValueError("there are no parts to combine: expected at least one")
     values, counts = total
-    world.add_up(values, counts)
+    world.all_reduce(values, counts)
     empty = (counts == 0).nonzero().flatten().tolist()
     if empty:
         words = ", ".join(str(k) for k in empty)
@@ -273,7 +273,7 @@ class MeanAccumulator:
 
     def all_reduce(self, world: World) -> Self:
         """Replace the sums by those of all ranks, each of which has had some of the images."""
-        world.add_up(self.sums, self.count)
+        world.all_reduce(self.sums, self.count)
         return self
 
     def compute(
@@ -330,7 +330,7 @@ def accumulate(
     filters: Sequence[dict[str, Any]] = (),
     observe: Callable[[int], None] = lambda images: None,
     provenance: dict[str, Any] | None = None,
-    world: World = ALONE,
+    world: World = SINGLE,
 ) -> MasterCoefficients | dict[str, MasterCoefficients]:
     """Run the training images through a trained network once and accumulate its routing coefficients.
 
@@ -376,9 +376,9 @@ def accumulate(
         observe(total)
     if keep is not None and seen != len(keep):
         raise ValueError(f"keep is for {len(keep)} images, but {seen} came: it must be of the same images")
-    if not seen and world.alone:
+    if not seen and world.is_single:
         raise ValueError("there were no images to accumulate: is the loader empty, or the generator used up?")
-    master = sums.add_up(world).compute(provenance, method)
+    master = sums.all_reduce(world).compute(provenance, method)
     if isinstance(model, CapsNet):
         return master
     means = {one: mean.all_reduce(world).compute(provenance, filters) for one, mean in hidden.items()}

@@ -6,7 +6,7 @@ The paper takes all of them. It names two other ways, clustering and similarity;
 |---|---|
 | `Correct` | images that dynamic routing gives another class, or its own too narrowly |
 | `Similarity` | images whose ground-truth column is not much more like their own class's mean than like another's |
-| `KMeans`, `Em` | images in outlying clusters of their class's ground-truth columns |
+| `KMeans`, `GaussianMixture` | images in outlying clusters of their class's ground-truth columns |
 
 The *outlying* clusters of a class are those whose centres lie farthest from the class's mean, taken from the outside
 inwards as long as together they hold at most a given share of the class. Size alone doesn't do: a small cluster in the
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.master.accumulator import filter_words
 from fastcaps.master.observations import NothingToFilterError, Observations
 
@@ -59,7 +59,7 @@ class Filter(Protocol):
 
 
 def apply_filters(
-    filters: Sequence[Filter], observations: Observations, world: World = ALONE
+    filters: Sequence[Filter], observations: Observations, world: World = SINGLE
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
     """Apply filters one after the other; each sees only what those before it kept.
 
@@ -72,10 +72,10 @@ def apply_filters(
         Which images are kept ``(n)``, for `accumulate`, and a report as JSON: for each filter ``name``, ``options``,
         ``reason`` and how many images of each class it has ``seen`` and ``kept``.
     """
-    kept, report = _applied(filters, observations) if world.first else (np.empty(0, bool), [])
+    kept, report = _applied(filters, observations) if world.is_main else (np.empty(0, bool), [])
     # The first rank's alone.
-    words = world.concatenated(np.frombuffer(json.dumps(report).encode() if world.first else b"", np.uint8))
-    return world.concatenated(kept), json.loads(words.tobytes())
+    words = world.all_gather(np.frombuffer(json.dumps(report).encode() if world.is_main else b"", np.uint8))
+    return world.all_gather(kept), json.loads(words.tobytes())
 
 
 def _applied(filters: Sequence[Filter], observations: Observations) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
@@ -279,7 +279,7 @@ class KMeans:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Em:
+class GaussianMixture:
     """Leave out outlying clusters that a mixture of Gaussians (expectation-maximisation) finds among a class's columns.
 
     The columns are first reduced to their principal components, each divided by its standard deviation.
@@ -314,24 +314,24 @@ class Em:
 
     def _fitted(self, sample: NDArray[np.float32]) -> "_Clusters":
         from sklearn.decomposition import PCA
-        from sklearn.mixture import GaussianMixture
+        from sklearn.mixture import GaussianMixture as Mixture
 
         # Of n columns n − 1 components vary; dividing by the deviation of another would blow up rounding errors.
         components = min(self.components, len(sample) - 1, sample.shape[1])
         reduction = PCA(components, whiten=True, random_state=self.seed)
         reduced = reduction.fit_transform(sample)  # (b, components)
         # Diagonal: a full matrix for each Gaussian would have more entries than a small class has images.
-        mixture = GaussianMixture(
+        mixture = Mixture(
             min(self.clusters, len(sample)), covariance_type="diag", reg_covar=1e-3, random_state=self.seed
         ).fit(reduced)
         return lambda columns: mixture.predict(reduction.transform(columns)), mixture.means_
 
 
-FILTERS: dict[str, type[Correct | Similarity | KMeans | Em]] = {
+FILTERS: dict[str, type[Correct | Similarity | KMeans | GaussianMixture]] = {
     "correct": Correct,
     "similarity": Similarity,
     "kmeans": KMeans,
-    "em": Em,
+    "em": GaussianMixture,
 }
 
 # From columns (b i) to the numbers (b) of their clusters, and the clusters' centres seen from the class's mean (k …).

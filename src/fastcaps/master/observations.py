@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import RoutingOutput
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.accumulator import checked_iteration
@@ -82,7 +82,7 @@ class Observations:
         columns: bool = True,
         folder: Path | None = None,
         observe: Callable[[int], None] = lambda images: None,
-        world: World = ALONE,
+        world: World = SINGLE,
     ) -> Self:
         """Run the training images through a trained network once.
 
@@ -277,20 +277,20 @@ class ColumnFiles(ExitStack):
             )
 
     def result(
-        self, iteration: int, world: World = ALONE
+        self, iteration: int, world: World = SINGLE
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
         """Labels ``(n)``, lengths ``(n j)`` and columns ``(n i)`` of an iteration, None where they were not kept."""
-        labels = world.concatenated(np.concatenate(self._labels))
-        lengths = world.concatenated(np.concatenate(self._lengths))
+        labels = world.all_gather(np.concatenate(self._labels))
+        lengths = world.all_gather(np.concatenate(self._lengths))
         if not len(labels):
             raise ValueError("no images were given: expected at least one of each class")
         columns = None
         if iteration in self._files:
             file = self._files[iteration]
-            if not world.alone:
+            if not world.is_single:
                 file = self._gathered(file, world)
             file.flush()
-            if world.first:
+            if world.is_main:
                 # The map stays when the file is closed, and takes the file's space with it when it goes.
                 columns = np.memmap(file, np.float16, "r").reshape(len(labels), -1)
         return labels, lengths, columns
@@ -298,12 +298,12 @@ class ColumnFiles(ExitStack):
     def _gathered(self, file: IO[bytes], world: World) -> IO[bytes]:
         """A file of the first rank with what is in the files of all, one behind the other."""
         whole: IO[bytes] = self.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 - by the stack
-        sizes = world.concatenated(np.array([file.tell()]))
+        sizes = world.all_gather(np.array([file.tell()]))
         file.seek(0)
         for rank, size in enumerate(sizes.tolist()):
             for _ in range(0, size, _CHUNK_BYTES):
                 mine = file.read(_CHUNK_BYTES) if rank == world.rank else b""
-                chunk = world.concatenated(np.frombuffer(mine, np.uint8))
-                if world.first:
+                chunk = world.all_gather(np.frombuffer(mine, np.uint8))
+                if world.is_main:
                     whole.write(chunk.tobytes())
         return whole

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from fastcaps.bundled import resolve
 from fastcaps.functional._eager import is_eager
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 from fastcaps.nn.decoder import Decoder
-from fastcaps.shipped import located
 
 # Images worked through at a time when no gradient is wanted: memory then doesn't grow with the batch.
 _PIECE = 64
@@ -97,7 +97,7 @@ class CapsuleNetwork(nn.Module, ABC):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """Read what `save_pretrained` wrote, the network of a run folder, or a bundled network such as ``"mnist"``."""
-        path = located(folder)
+        path = resolve(folder)
         inside = path / cls.folder
         if not (path / "config.json").exists() and (inside / "config.json").is_file():
             path = inside

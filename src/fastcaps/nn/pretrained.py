@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._version import __version__
+from fastcaps.bundled import names_expected
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.shipped import known
 
 if TYPE_CHECKING:
     from fastcaps.nn.base import CapsuleNetwork
@@ -163,7 +163,7 @@ def _content(path: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
             f"{path} does not exist: expected a folder with {_CONFIG} and {_WEIGHTS}, as save_pretrained writes, or "
-            f"{known(path.parent)}"
+            f"{names_expected(path.parent)}"
         ) from None
 
 

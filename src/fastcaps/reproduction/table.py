@@ -134,7 +134,7 @@ def _differing(runs: list[dict[str, Any]]) -> list[str]:
     """What is not the same for all runs, though it has a say in what they find."""
     known = [
         {
-            **{k: v for k, v in TrainSettings.completed(run["settings"]).items() if k not in _HARMLESS},
+            **{k: v for k, v in TrainSettings.with_defaults(run["settings"]).items() if k not in _HARMLESS},
             **{name: run["data"].get(name) for name in ("augmentation", "fingerprint")},
         }
         for run in runs

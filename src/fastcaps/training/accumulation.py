@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fastcaps._machine import free_bytes
 from fastcaps.data import Split, batches
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, accumulate
 from fastcaps.master.accumulator import accumulate_batch, checked_iteration, combined
 from fastcaps.nn import CapsNet
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     words: str
 
 
-def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: World = ALONE) -> Plan:
+def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: World = SINGLE) -> Plan:
     """Decide how containers are held.
 
     Args:
@@ -60,7 +60,7 @@ def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: Wor
     mine = range(int(bounds[world.rank]), int(bounds[world.rank + 1]))
     size = max(1, memory // one)
     parts = [mine[k : k + size] for k in range(0, len(mine), size)] or [mine]
-    where = f" by {world.size} processes" if not world.alone else ""
+    where = f" by {world.size} processes" if not world.is_single else ""
     words = (
         f"the sums of {classes} classes take {classes * one / 1e9:.2g} GB, and {memory / 1e9:.2g} GB are at hand: "
         f"classes are taken {min(size, max(np.diff(bounds)))} at a time{where}, and sums are not kept"
@@ -68,12 +68,12 @@ def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: Wor
     return Plan(parts, words)
 
 
-def memory_at_hand(world: World = ALONE) -> int:
+def memory_at_hand(world: World = SINGLE) -> int:
     """Bytes that each process may take: half of what is free on its machine, a quarter of a gigabyte at least.
 
     Of several ranks the least.
     """
-    return world.least(max(_LEAST, free_bytes() // (2 * world.local_size)))
+    return world.all_min(max(_LEAST, free_bytes() // (2 * world.local_size)))
 
 
 def accumulate_split(
@@ -90,7 +90,7 @@ def accumulate_split(
     announce: Callable[[str], None] = lambda words: None,
     provenance: dict[str, Any] | None = None,
     memory: int | None = None,
-    world: World = ALONE,
+    world: World = SINGLE,
 ) -> MasterCoefficients:
     """Accumulate over images, each read once by one rank.
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, write_atomically
-from fastcaps.shipped import known, located
+from fastcaps.bundled import names_expected, resolve
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet, Split
@@ -48,11 +48,11 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """The run in a folder that `fastcaps train` or `Trainer` made, or one that comes with fastcaps, by name."""
-        run = cls(located(folder))
+        run = cls(resolve(folder))
         if not run.about_file.is_file():
             raise FileNotFoundError(
                 f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has, or "
-                f"{known(folder)}"
+                f"{names_expected(folder)}"
             )
         return run
 

@@ -124,20 +124,20 @@ class TrainSettings:
         return cls(**(_DEFAULTS.get(name, {}) | changes))
 
     @classmethod
-    def going_on(cls, **changes: Any) -> Self:
+    def finetune_defaults(cls, **changes: Any) -> Self:
         """The defaults for going on from trained weights: few epochs at a small learning rate."""
         epochs, rate = (5, 3e-4) if changes.get("routing_only") else (2, 2e-4)
         return cls(**({"epochs": epochs, "learning_rate": rate, "warmup": 0} | changes))
 
     @classmethod
-    def completed(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def with_defaults(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """A run's settings, with the defaults of those that there were not yet when it was made."""
         return {**cls().to_dict(), **settings}
 
     @classmethod
-    def of_the_loss(cls, settings: dict[str, Any]) -> dict[str, Any]:
+    def loss_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Of a run's settings those that say what is learned, and from how many images at a time."""
-        known = cls.completed(settings)
+        known = cls.with_defaults(settings)
         names = ["batch_size", "loss", "sharpness", "positive_margin", "negative_margin", "negative_weight"]
         if not known["routing_only"]:  # which needs no decoder
             names.append("reconstruction_weight")

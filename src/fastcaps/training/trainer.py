@@ -30,7 +30,7 @@ from fastcaps._files import remove_leftovers, write_atomically
 from fastcaps._version import __version__
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.data.dataset import stratified
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import cross_entropy_loss, margin_loss, reconstruction_loss
 from fastcaps.master import MasterCoefficients, Method, fold
 from fastcaps.nn import CapsNet, CapsuleNetwork
@@ -124,7 +124,7 @@ class Trainer:
         observe: Callable[[Report], None] = lambda report: None,
         measure: Callable[[CapsNet, int], dict[str, float]] = lambda model, epoch: {},
         tensorboard: bool = False,
-        world: World = ALONE,
+        world: World = SINGLE,
     ) -> None:
         """Prepare a run.
 
@@ -241,10 +241,10 @@ class Trainer:
         with ExitStack() as stack:
             # A run that is there is looked at when no other process changes it; a refused start makes no folder.
             there = self.run.checkpoint_file.exists()
-            if there and self.world.first:
+            if there and self.world.is_main:
                 stack.enter_context(self.run.locked())
             self._look(resume)
-            if not there and self.world.first:
+            if not there and self.world.is_main:
                 stack.enter_context(self.run.locked())
             if self.settings.routing_only:
                 stack.enter_context(_frozen(self.model, but=self.model.routing))
@@ -270,15 +270,15 @@ class Trainer:
             self.progress.accumulated = 0
 
     def _fit(self, resume: bool) -> list[dict[str, Any]]:
-        if self.world.first:
+        if self.world.is_main:
             remove_leftovers(self.run.folder)
             if not resume and self.master is not None:
                 self.master.save(self.run.master_file)
         # The checkpoint comes first: wherever a run is killed, it can be resumed.
         self._save()
         self._describe("running")
-        self._writer = self._summary_writer() if self._tensorboard and self.world.first else None
-        if not self.world.alone:
+        self._writer = self._summary_writer() if self._tensorboard and self.world.is_main else None
+        if not self.world.is_single:
             # Gradients are added up in the same order in every run: looking for parameters that a step doesn't use
             # keeps PyTorch from arranging them anew after the first step.
             self._objective = DistributedDataParallel(self._objective, find_unused_parameters=True)
@@ -341,7 +341,7 @@ class Trainer:
                 self._start_afresh()
         progress.accumulated = progress.epoch
         # First the coefficients: a run that dies here makes them again from the old checkpoint's weights.
-        if self.world.first:
+        if self.world.is_main:
             self.master.save(self.run.master_file)
         self._save()
 
@@ -390,7 +390,7 @@ class Trainer:
             progress.seconds += now - begun
             self._tell(done.images / (now - begun))
             begun = now
-            if stopped.is_set() if self.world.alone else done.stopped:
+            if stopped.is_set() if self.world.is_single else done.stopped:
                 self._save()
                 raise KeyboardInterrupt
             if settings.checkpoint_every and progress.step % settings.checkpoint_every == 0:
@@ -404,7 +404,7 @@ class Trainer:
             group["lr"] = self._rate(progress.step)
         loss, lengths = self._objective(images, labels, self.fixed)
         count = len(labels)
-        if not world.alone:
+        if not world.is_single:
             # Gradients are averaged over processes, and the loss is a mean over this one's images.
             whole = len(self._images(progress.epoch)) - progress.step * self.settings.batch_size
             count = min(whole, self.settings.batch_size)
@@ -413,12 +413,12 @@ class Trainer:
         torch.autograd.backward(loss)
         self.optimizer.step()
         correct = float((lengths.argmax(1) == labels).sum())
-        if world.alone:
+        if world.is_single:
             return _Step(float(loss.detach()), count, correct, float(lengths.mean()), stopped)
         found = torch.tensor(
             [float(loss.detach()) / world.size, correct, float(lengths.sum()), float(stopped)], dtype=torch.float64
         )
-        world.add_up_now(found)
+        world.all_reduce_now(found)
         loss_, correct, length, wishes = found.tolist()
         return _Step(loss_, count, correct, length / (count * lengths.shape[1]), wishes > 0)
 
@@ -472,7 +472,7 @@ class Trainer:
         if self.validation is not None and (best is None or row["validation_accuracy"] > best["validation_accuracy"]):
             progress.best = row
             self._check_weights()
-            self.world.first_does(self._keep_best)
+            self.world.on_main(self._keep_best)
         if self._writer is not None:
             for name, value in row.items():
                 if not isinstance(value, str):
@@ -504,12 +504,12 @@ class Trainer:
             "epoch": self.progress.best or self.progress.history[-1],
             "versions": versions(),
         }
-        if self.world.first:
+        if self.world.is_main:
             self.model.save_pretrained(self.run.model_folder)
         if self.master is not None:
             self._keep_master()
         self._describe("finished")
-        self.world.meet()  # whoever goes on finds all files
+        self.world.barrier()  # whoever goes on finds all files
         if self._writer is not None:
             self._writer.close()
 
@@ -518,7 +518,7 @@ class Trainer:
         master = self.master if self.validation is None else self.run.master(self.run.best_master_file)
         assert master is not None
         self.master = replace(master, trained_with=weights_hash(self.model))
-        if self.world.first:
+        if self.world.is_main:
             self.master.save(self.run.master_file)
             fold(self.model, self.master).save_pretrained(self.run.fast_folder)
 
@@ -534,7 +534,7 @@ class Trainer:
 
     def _save(self) -> None:
         self._check_weights()
-        self.world.first_does(self._write)
+        self.world.on_main(self._write)
 
     def _write(self) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in self.progress.history)
@@ -543,7 +543,7 @@ class Trainer:
 
     def _describe(self, state: str) -> None:
         """Write ``run.json``."""
-        if not self.world.first:
+        if not self.world.is_main:
             return
         data = {
             "name": self.data.name,
@@ -613,7 +613,7 @@ def count_correct(
     split: Split,
     view: Callable[[Tensor], Tensor],
     batch_size: int = 256,
-    world: World = ALONE,
+    world: World = SINGLE,
 ) -> int:
     """How many images of a part of a data set a network classifies as they are labelled; ranks share them."""
     device = next(model.parameters()).device
@@ -623,7 +623,7 @@ def count_correct(
         for images, labels in batches(mine, batch_size, view=view)
     )
     total = torch.tensor(correct)
-    world.add_up(total)
+    world.all_reduce(total)
     return int(total)
 
 

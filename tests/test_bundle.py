@@ -4,11 +4,11 @@ import json
 
 import pytest
 import torch
-from tools import ship
+from tools import bundle
 from tools.cards import card
 from typer.testing import CliRunner
 
-from fastcaps import CapsNet, FastCapsNet, shipped
+from fastcaps import CapsNet, FastCapsNet, bundled
 from fastcaps.cli import app
 from fastcaps.runtime import load
 from fastcaps.training import Run
@@ -17,7 +17,7 @@ from fastcaps.training import Run
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A tiny network that has seen digits once."""
-    folder = tmp_path_factory.mktemp("ship") / "run"
+    folder = tmp_path_factory.mktemp("bundle") / "run"
     options = ["--epochs", "1", "--threads", "1", "--network", "stem_channels=8", "--network", "capsule_types=2"]
     options += ["--network", "decoder=[8]", "--data-dir", "somewhere"]
     done = CliRunner().invoke(app, ["train", "--data", "digits", "--out", str(folder), *options])
@@ -27,18 +27,18 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
-    monkeypatch.setattr(ship, "MODELS", tmp_path)
+    monkeypatch.setattr(bundled, "_FOLDER", tmp_path)
+    monkeypatch.setattr(bundle, "MODELS", tmp_path)
     return tmp_path
 
 
 def test_everything_in_one_command(run, package, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ship", str(run.folder), "small", "--onnx"])
-    ship.main()
+    monkeypatch.setattr("sys.argv", ["bundle", str(run.folder), "small", "--onnx"])
+    bundle.main()
     folder = package / "small"
-    said = shipped.described("small")
+    said = bundled.describe("small")
     assert json.dumps(said, indent=2) in capsys.readouterr().out
-    assert said["onnx"] == str(folder / shipped.ONNX)
+    assert said["onnx"] == str(folder / bundled.ONNX)
     about = Run.open("small").about
     assert "somewhere" not in about["command"]
     assert about["evaluation"] == said["accuracy"]
@@ -48,7 +48,7 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
         torch.testing.assert_close(stored[name], tensor.half().float(), rtol=0, atol=0)
     assert about["embedded_digits"]["dynamic"] == said["accuracy"]["dynamic"]  # its test images are the same digits
     assert about["embedded_digits"]["fast"] == said["accuracy"]["fast"]
-    assert load(folder / shipped.ONNX).config == FastCapsNet.from_pretrained("small").config
+    assert load(folder / bundled.ONNX).config == FastCapsNet.from_pretrained("small").config
     text = (folder / "README.md").read_text()
     assert text == card(folder)
     for words in (
@@ -60,34 +60,34 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
     ):
         assert words in text
     # Without --onnx an exported file of other weights doesn't stay.
-    ship.ship(run, folder)
-    assert not (folder / shipped.ONNX).exists()
+    bundle.bundle(run, folder)
+    assert not (folder / bundled.ONNX).exists()
     assert "onnx" not in (folder / "README.md").read_text()
     # Cards are written again from what is recorded.
     (folder / "README.md").write_text("old")
-    monkeypatch.setattr("sys.argv", ["ship", "--cards"])
-    ship.main()
+    monkeypatch.setattr("sys.argv", ["bundle", "--cards"])
+    bundle.main()
     assert (folder / "README.md").read_text() == card(folder)
 
 
 def test_too_large_an_export_stays_out(run, package, monkeypatch):
-    monkeypatch.setattr(ship, "_LARGEST_ONNX", 10)
+    monkeypatch.setattr(bundle, "_LARGEST_ONNX", 10)
     with pytest.raises(ValueError, match="the int8 file has [0-9,]+ bytes, at most 10 go into the package"):
-        ship.ship(run, package / "small", onnx=True)
+        bundle.bundle(run, package / "small", onnx=True)
     assert not list(package.iterdir())
 
 
 @pytest.mark.parametrize("arguments", [[], ["runs/mnist"], ["runs/mnist", "mnist", "--cards"]])
 def test_wrong_use(arguments, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["ship", *arguments])
+    monkeypatch.setattr("sys.argv", ["bundle", *arguments])
     with pytest.raises(SystemExit):
-        ship.main()
+        bundle.main()
     assert "give a run and a name, or --cards" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_finished(run, tmp_path, monkeypatch, capsys):
     Run(tmp_path).write_about({**run.about, "state": "running"})
-    monkeypatch.setattr("sys.argv", ["ship", str(tmp_path), "small"])
+    monkeypatch.setattr("sys.argv", ["bundle", str(tmp_path), "small"])
     with pytest.raises(SystemExit):
-        ship.main()
+        bundle.main()
     assert f"{tmp_path} is not finished" in capsys.readouterr().err

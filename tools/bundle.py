@@ -1,8 +1,8 @@
-"""Put a finished run's network into the package: ``python -m tools.ship runs/reproduce/mnist-max_min-0 mnist``.
+"""Put a finished run's network into the package: ``python -m tools.bundle runs/reproduce/mnist-max_min-0 mnist``.
 
 The weights are rounded to half precision first; coefficients are accumulated and accuracies measured with the rounded
 weights, on the test set and, for a network of digits, on those that scikit-learn has. All goes into the network's
-``run.json``, from which its card is written: ``python -m tools.ship --cards`` does only that, for all networks.
+``run.json``, from which its card is written: ``python -m tools.bundle --cards`` does only that, for all networks.
 ``--onnx`` puts an int8 file beside them.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fastcaps import CapsNet, FastCapsNet, shipped
+from fastcaps import CapsNet, FastCapsNet, bundled
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps.cli._common import set_up
 from fastcaps.cli.accumulate import accumulated
@@ -44,17 +44,17 @@ def main() -> None:
     if arguments.cards == (arguments.name is not None):
         parser.error("give a run and a name, or --cards")
     if arguments.cards:
-        for name in shipped.names():
+        for name in bundled.names():
             write_card(MODELS / name)
         return
     run = Run.open(arguments.run)
     if run.about["state"] != "finished":
         parser.error(f"{arguments.run} is not finished")
-    ship(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
-    print(json.dumps(shipped.described(arguments.name), indent=2))
+    bundle(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
+    print(json.dumps(bundled.describe(arguments.name), indent=2))
 
 
-def ship(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = False) -> None:
+def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = False) -> None:
     """Write a run's network, rounded, and all that belongs to it into a folder."""
     device = set_up("cpu", None)
     with tempfile.TemporaryDirectory() as temporary:
@@ -67,14 +67,14 @@ def ship(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = F
         save_folded_from(rounded.fast_folder, "model", rounded.master_file.name, provenance)
         names = ["model/config.json", "model/model.safetensors", "master.safetensors", "fast/config.json"]
         if onnx:
-            export(rounded.folder, rounded.folder / shipped.ONNX, precision="int8", data_dir=data_dir)
-            size = (rounded.folder / shipped.ONNX).stat().st_size
+            export(rounded.folder, rounded.folder / bundled.ONNX, precision="int8", data_dir=data_dir)
+            size = (rounded.folder / bundled.ONNX).stat().st_size
             if size > _LARGEST_ONNX:
                 raise ValueError(f"the int8 file has {size:,} bytes, at most {_LARGEST_ONNX:,} go into the package")
-            names.append(shipped.ONNX)
+            names.append(bundled.ONNX)
         files = {folder / name: (rounded.folder / name).read_bytes() for name in names}
     if not onnx:
-        (folder / shipped.ONNX).unlink(missing_ok=True)  # of other weights
+        (folder / bundled.ONNX).unlink(missing_ok=True)  # of other weights
     accuracies = {name: variant["accuracy"] for name, variant in evaluation["variants"].items()}
     write_atomically({**files, folder / "run.json": json_bytes({**public(run.about), "evaluation": accuracies})})
     write_card(folder)

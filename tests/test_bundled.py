@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools.bundle import on_embedded_digits
 from tools.cards import card
-from tools.ship import on_embedded_digits
 from typer.testing import CliRunner
 
-from fastcaps import CapsNet, FastCapsNet, shipped
+from fastcaps import CapsNet, FastCapsNet, bundled
 from fastcaps.cli import app
 from fastcaps.reproduction import Cell, finished
 from fastcaps.runtime import load
 from fastcaps.training import Run
 from fastcaps.training.trainer import count_correct
 
-NAMES = shipped.names()
+NAMES = bundled.names()
 RESULTS = Path(__file__).parent.parent / "results"
 
 # Images that another processor's rounding may take for something else.
@@ -35,9 +35,9 @@ def test_there_is_one():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_small_and_records_what_was_measured(name):
-    folder = shipped.located(name)
+    folder = bundled.resolve(name)
     sizes = {path.name: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    assert sizes.pop(shipped.ONNX, 0) <= 8e6
+    assert sizes.pop(bundled.ONNX, 0) <= 8e6
     assert sum(sizes.values()) <= 18e6
     about = Run.open(name).about
     cell = Cell(about["data"]["name"], about["config"]["normalization"], about["settings"]["seed"])
@@ -50,8 +50,8 @@ def test_it_is_small_and_records_what_was_measured(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_card_is_up_to_date(name):
-    folder = shipped.located(name)
-    assert (folder / "README.md").read_text() == card(folder), "run python -m tools.ship --cards"
+    folder = bundled.resolve(name)
+    assert (folder / "README.md").read_text() == card(folder), "run python -m tools.bundle --cards"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,7 +90,7 @@ def test_the_int8_file_answers_as_the_network():
     images = test.images(torch.arange(500))
     with torch.no_grad():
         lengths = fast(images.float() / 255).lengths
-    file = load(shipped.located("mnist") / shipped.ONNX)
+    file = load(bundled.resolve("mnist") / bundled.ONNX)
     quantised = torch.from_numpy(file(images.numpy()).lengths)
     assert float((quantised - lengths).abs().max()) < 0.02
     assert int((quantised.argmax(1) == lengths.argmax(1)).sum()) >= 500 - _SLACK
@@ -131,6 +131,6 @@ def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):
         CapsNet.from_pretrained("mnist")
     with pytest.raises(FileNotFoundError, match=f"mnist is no run: it has no run.json.*{hidden}"):
         Run.open("mnist")
-    assert not shipped.is_shipped(tmp_path)
+    assert not bundled.is_bundled(tmp_path)
     with pytest.raises(FileNotFoundError, match="or the name of a network that comes with fastcaps .*mnist"):
         CapsNet.from_pretrained("nothing")

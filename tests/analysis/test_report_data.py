@@ -9,8 +9,8 @@ import torch
 from fastcaps import CapsNet, accumulate, fold
 from fastcaps.analysis import evaluate
 from fastcaps.analysis.capsules import output_lengths
-from fastcaps.analysis.collected import collect
-from fastcaps.analysis.study import study
+from fastcaps.analysis.report_data import collect_report_data
+from fastcaps.analysis.training_pass import collect
 
 
 def studied(model, keep_containers=True, **options):
@@ -21,7 +21,9 @@ def studied(model, keep_containers=True, **options):
         master = replace(master, containers=None)
     evaluation = {"master": master.summary(), **evaluate(model, master, batches).to_dict()}
     lengths = output_lengths(model, fold(model, master), batches)
-    found = study(model, master, collect(model, batches), lengths, images.__getitem__, evaluation, **options)
+    found = collect_report_data(
+        model, master, collect(model, batches), lengths, images.__getitem__, evaluation, **options
+    )
     return found, master, lengths
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fastcaps._files import write_atomically
 from fastcaps.analysis.coefficients import CoefficientHistogram
 from fastcaps.analysis.correlations import ClassCorrelations
-from fastcaps.distributed import ALONE, World
+from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import prediction_vectors, routing_trace
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
@@ -94,7 +94,7 @@ def collect(
     batches: Iterable[tuple[Tensor, Tensor]],
     first: int = 100,
     observe: Callable[[int], None] = lambda images: None,
-    world: World = ALONE,
+    world: World = SINGLE,
 ) -> TrainingPass:
     """Go through the training images once.
 
@@ -129,14 +129,14 @@ def collect(
                 kept.append(own.numpy()[:missing])
         image_sums.index_add_(0, truth, images.cpu().double())
         observe(len(labels))
-    first_columns = world.concatenated(np.concatenate(columns))
-    first_labels = world.concatenated(np.concatenate(kept))
+    first_columns = world.all_gather(np.concatenate(columns))
+    first_labels = world.all_gather(np.concatenate(kept))
     if not len(first_labels):
         raise ValueError("there are no training images to analyse")
-    world.add_up(image_sums)
+    world.all_reduce(image_sums)
     return TrainingPass(
-        correlations.add_up(world),
-        histogram.add_up(world),
+        correlations.all_reduce(world),
+        histogram.all_reduce(world),
         first_columns[:first],
         first_labels[:first],
         image_sums.numpy(),
@@ -148,7 +148,7 @@ def cached(
     key: Mapping[str, Any],
     make: Callable[[], Arrays],
     tell: Callable[[Path], None],
-    world: World = ALONE,
+    world: World = SINGLE,
 ) -> Arrays:
     """Arrays from the first of these files that has them for the same key; otherwise made, and kept in the first.
 
@@ -161,10 +161,10 @@ def cached(
     """
     wanted = json.dumps({"format": _FORMAT, **key}, sort_keys=True)
     found = _kept(places, wanted, tell)
-    if world.least(int(found is not None)) and found is not None:
+    if world.all_min(int(found is not None)) and found is not None:
         return found
     arrays = make()
-    if world.first:
+    if world.is_main:
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         write_atomically({places[0]: safetensors.numpy.save(contiguous, metadata={"key": wanted})})
     return arrays

@@ -6,7 +6,7 @@ import torch
 from tests import reference
 
 from fastcaps import CapsNet
-from fastcaps.analysis.collected import TrainingPass, cached, collect
+from fastcaps.analysis.training_pass import TrainingPass, cached, collect
 
 
 def test_a_pass_finds_what_the_network_routes_with(small_model):

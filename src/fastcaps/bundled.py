@@ -14,7 +14,7 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in _FOLDER.glob("*/run.json"))
 
 
-def located(name_or_folder: str | Path) -> Path:
+def resolve(name_or_folder: str | Path) -> Path:
     """The folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name."""
     folder = Path(name_or_folder)
     if not folder.exists() and str(name_or_folder) in names():
@@ -22,7 +22,7 @@ def located(name_or_folder: str | Path) -> Path:
     return folder
 
 
-def known(given: str | Path) -> str:
+def names_expected(given: str | Path) -> str:
     """What an error says of the networks there are, where something else was given than one."""
     listed = ", ".join(names()) or "there are none"
     if str(given) in names():
@@ -30,7 +30,7 @@ def known(given: str | Path) -> str:
     return f"the name of a network that comes with fastcaps ({listed})"
 
 
-def described(name: str) -> dict[str, Any]:
+def describe(name: str) -> dict[str, Any]:
     """What there is to know of one of them without opening it: data, accuracies after rounding, size, hash."""
     folder = _FOLDER / name
     about = json.loads((folder / "run.json").read_bytes())
@@ -50,6 +50,6 @@ def described(name: str) -> dict[str, Any]:
     }
 
 
-def is_shipped(folder: Path) -> bool:
+def is_bundled(folder: Path) -> bool:
     """Whether a folder is one of the package's own, which nothing is written to."""
     return folder.resolve().is_relative_to(_FOLDER.resolve())

@@ -1,7 +1,7 @@
 """From what was collected to numbers and figures: the paper's sections on dynamic and on master coefficients.
 
-`study` puts the other modules together. Its numbers are plain values for JSON, rounded to six places; what the report
-says and what ``analysis.json`` holds are the same.
+`collect_report_data` puts the other modules together. Its numbers are plain values for JSON, rounded to six places. The
+report and ``analysis.json`` hold the same numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +17,8 @@ from torch import Tensor
 from fastcaps.analysis import figures as draw
 from fastcaps.analysis.capsules import Lengths, disagreements, output_lengths, tuning_curves, varied_reconstructions
 from fastcaps.analysis.coefficients import CoefficientHistogram, by_position, normalized_containers
-from fastcaps.analysis.collected import TrainingPass
 from fastcaps.analysis.correlations import mean_within_and_between, neighbours, pairwise_correlations
+from fastcaps.analysis.training_pass import TrainingPass
 from fastcaps.functional import get_normalization
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet
@@ -31,7 +31,7 @@ _DRAWN, _LISTED = 16, 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Study:
+class ReportData:
     """What was found.
 
     Attributes:
@@ -44,7 +44,7 @@ class Study:
 
 
 @torch.no_grad()
-def study(
+def collect_report_data(
     model: CapsNet,
     master: MasterCoefficients,
     training: TrainingPass,
@@ -55,7 +55,7 @@ def study(
     examples: Sequence[int] = (0, 1, 2, 3, 4),
     sort_by_class: bool = False,
     compared: tuple[str, TrainingPass, CapsNetConfig] | None = None,
-) -> Study:
+) -> ReportData:
     """All analyses of a trained network and its master coefficients.
 
     Args:
@@ -88,7 +88,7 @@ def study(
     found["confusion"] = draw.confusion_figure(confusions, names)
     _disagreements(numbers, found, lengths, test_images, names)
     _dimensions(numbers, found, model, lengths, test_images, int(lengths.labels[examples[0]]))
-    return Study(numbers, found)
+    return ReportData(numbers, found)
 
 
 def _network(config: CapsNetConfig) -> dict[str, Any]:
