@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test test-fast check bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install fastcaps with everything it needs
 
@@ -25,6 +25,9 @@ demo: $(READY) ## the main job on real digits embedded in a dependency
 
 test: $(READY) ## all tests
 	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
+test-fast: $(READY) ## all tests but the slow ones, for the inner loop
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow"
 
 check: $(READY) ## format, lint, type-check, and hold imports to the architecture
 	@$(BIN)/ruff format .

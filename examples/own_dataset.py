@@ -55,7 +55,7 @@ def main() -> None:
     train = DataLoader(Shapes(600, seed=1), batch_size=32, shuffle=True)
     test = DataLoader(Shapes(300, seed=2), batch_size=100)
     config = fastcaps.CapsNetConfig.for_images(
-        SIZE, SIZE, 3, classes=3, class_names=NAMES, stem="strided", stem_channels=64, capsule_types=16
+        SIZE, SIZE, 3, classes=3, class_names=NAMES, stem="strided", stem_channels=32, capsule_types=8
     )
     print(f"{len(config.stem_layers)} strided convolution(s) in front, {config.lower_capsules:,} lower capsules")
     model = fastcaps.CapsNet(config)

@@ -44,7 +44,7 @@ def main(out: str = "runs/sparsemax") -> None:
     torch.manual_seed(0)
     data = load("digits")
     view = data.augmentation.test_view
-    config = data.config(normalization="sparsemax", stem_channels=64, capsule_types=8)
+    config = data.config(normalization="sparsemax", stem_channels=32, capsule_types=8)
     model = fastcaps.CapsNet(config)
     Trainer(model, data, TrainSettings(epochs=EPOCHS), out).fit()
     master = fastcaps.accumulate(model, batches(data.train, 256, view=view))

@@ -4,7 +4,6 @@ import re
 import runpy
 
 import pytest
-import torch
 from tools.tables import ROOT
 from typer.main import get_command
 
@@ -32,7 +31,6 @@ def test_examples_call_documented_commands(path):
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_python_examples_run(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    torch.set_num_threads(max(2, torch.get_num_threads()))
     runpy.run_path(str(path), run_name="__main__")
     accuracies = [float(number) for number in re.findall(r"([0-9.]+)%", capsys.readouterr().out)]
     assert accuracies[-1] > 75  # the last printed: folded, or exported

@@ -14,11 +14,8 @@ from typing import Any
 
 import torch
 
-from fastcaps import CapsNet, FastCapsNet, bundled
+from fastcaps import CapsNet, FastCapsNet, bundled, workflows
 from fastcaps._files import json_bytes, write_atomically
-from fastcaps.cli._common import set_up
-from fastcaps.cli.accumulate import accumulated
-from fastcaps.cli.evaluate import evaluated
 from fastcaps.cli.export import export
 from fastcaps.data import load
 from fastcaps.nn.pretrained import save_folded_from
@@ -56,13 +53,12 @@ def main() -> None:
 
 def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = False) -> None:
     """Write a run's network, rounded, and all that belongs to it into a folder."""
-    device = set_up("cpu", None)
     with tempfile.TemporaryDirectory() as temporary:
         rounded = Run(Path(temporary))
         rounded.write_about(run.about)
         run.model().half().save_pretrained(rounded.model_folder)
-        accumulated(rounded, device, rounded.master_file, data_dir=data_dir)
-        evaluation = evaluated(rounded, device, None, data_dir=data_dir)
+        workflows.accumulate(rounded, rounded.master_file, data_dir=data_dir, device="cpu")
+        evaluation = workflows.evaluate(rounded, data_dir=data_dir, device="cpu")
         provenance = {**rounded.model().provenance, "master": rounded.master().summary()}
         save_folded_from(rounded.fast_folder, "model", rounded.master_file.name, provenance)
         names = ["model/config.json", "model/model.safetensors", "master.safetensors", "fast/config.json"]

@@ -10,7 +10,7 @@ from fastcaps._lazy import lazy_names
 from fastcaps._version import __version__
 
 if TYPE_CHECKING:
-    from fastcaps import analysis, data, functional, master, nn, runtime, training
+    from fastcaps import analysis, data, functional, master, nn, runtime, training, workflows
     from fastcaps.exporting import export
     from fastcaps.master.accumulator import accumulate
     from fastcaps.master.coefficients import MasterCoefficients
@@ -36,6 +36,7 @@ __all__ = [
     "training",
     "analysis",
     "runtime",
+    "workflows",
     "__version__",
 ]
 
@@ -57,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
         "training": "fastcaps.training",
         "analysis": "fastcaps.analysis",
         "runtime": "fastcaps.runtime",
+        "workflows": "fastcaps.workflows",
         "__version__": "fastcaps._version",
     },
 )

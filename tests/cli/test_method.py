@@ -140,7 +140,9 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     invoke("evaluate", run, "--limit", 2, "--out", tmp_path / "trial")
     assert json.loads((tmp_path / "trial" / "evaluation.json").read_text())["images"] == 2
     refused = invoke("evaluate", run, "--part", "validation", code=1)
-    assert f"{run} held out no images for validation: train with --validation, or take another part" in refused.stderr
+    assert (
+        f"{run} held out no images for validation: train with validation images, or take another part" in refused.stderr
+    )
     invoke("accumulate", run, "--out", tmp_path / "others.safetensors")
     assert (run / "evaluation.json").read_bytes() == before
     invoke("accumulate", run, "--iteration", "after")  # other coefficients: what was measured is of those before

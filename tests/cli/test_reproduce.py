@@ -13,10 +13,11 @@ from tests.reproduction.conftest import result
 from typer.testing import CliRunner
 
 from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients
-from fastcaps.cli import app, reproduce
+from fastcaps.cli import app
 from fastcaps.data.registry import SETS
 from fastcaps.reproduction import Cell, all_cells, finished, losses_table
 from fastcaps.training import Trainer
+from fastcaps.workflows import reproduction
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL: dict[str, Any] = {"stem_channels": 8, "capsule_types": 2, "decoder": (8,)}
@@ -38,9 +39,9 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "mnist", tiny.write_idx_set(tmp_path / "data", train=80, test=30))
     variant = dataclasses.replace(SETS["rotated_mnist"], train=60, test=25)
     monkeypatch.setitem(SETS, "rotated_mnist", variant)
-    for module in ("fastcaps.reproduction.cells", "fastcaps.cli.reproduce"):
+    for module in ("fastcaps.reproduction.cells", "fastcaps.workflows.reproduction"):
         monkeypatch.setattr(f"{module}.network", network)
-    monkeypatch.setattr(reproduce, "_LARGE", 25)
+    monkeypatch.setattr(reproduction, "_LARGE", 25)
     monkeypatch.setenv("FASTCAPS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -93,7 +94,7 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
         yield show
 
     with monkeypatch.context() as patched:
-        patched.setattr(reproduce, "training_progress", impatient)
+        patched.setattr(reproduction, "training_progress", impatient)
         stopped = invoke(*MNIST, "--epochs", 3, "--fast-every", 2, code=130)
     assert "mnist-max_min-0 is not finished; the same command goes on from here\ninterrupted\n" in stopped.stderr
     assert not (small / "results").exists()
@@ -129,7 +130,7 @@ def test_what_train_made_is_gone_on_with(small, monkeypatch):
     assert MasterCoefficients.load(run / "master.safetensors").normalization.name == "softmax"
     # A folder with its evaluation needs nothing but its file.
     (small / "results" / "mnist-softmax-2.json").unlink()
-    monkeypatch.setattr(reproduce, "evaluated", lambda *_, **__: pytest.fail("it was evaluated again"))
+    monkeypatch.setattr(reproduction, "evaluate", lambda *_, **__: pytest.fail("it was evaluated again"))
     invoke(*softmax)
     assert list(finished(small / "results")) == [cell]
 
@@ -157,7 +158,7 @@ def test_shards_share_the_work_and_the_report_merges(small):
 
 
 def test_a_large_test_set_is_looked_at_seldom(small):
-    assert SETS["rotated_mnist"].test == reproduce._LARGE
+    assert SETS["rotated_mnist"].test == reproduction._LARGE
     invoke("reproduce", "--data", "rotated_mnist", "--normalization", "max_min", "--epochs", 2, "--threads", 1)
     found = finished(small / "results")[Cell("rotated_mnist", "max_min", 0)]
     assert found["settings"]["test_every"] == 10
@@ -175,10 +176,10 @@ def test_one_that_fails_is_named_and_the_others_go_on(small):
 
 
 def test_a_lack_of_memory_is_no_reason_to_lose_the_others(small, monkeypatch):
-    def fails(cell, *_):
+    def fails(cell, *_, **__):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory" if cell.seed else "a fault of ours")
 
-    monkeypatch.setattr(reproduce, "reproduced", fails)
+    monkeypatch.setattr(reproduction, "reproduce", fails)
     done = invoke(*MNIST, "--seeds", "1,2", "--json", code=1)
     assert list(json.loads(done.stdout)["failed"]) == ["mnist-max_min-1", "mnist-max_min-2"]
     assert "error: mnist-max_min-2: this needs more memory than there is: choose a smaller network" in done.stderr

@@ -11,7 +11,6 @@ from tests.training.test_trainer import Killed, same, weights
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
 from fastcaps.data import Augmentation, batches
 from fastcaps.master.uniform import uniform_coefficients
-from fastcaps.nn import DynamicRouting
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import Report, Run, Trainer, TrainSettings
 from fastcaps.training.trainer import count_correct
@@ -63,8 +62,7 @@ def test_fixed_ones_are_one_iteration_of_routing(data, config, tmp_path):
     assert (uniform.values == 1).all()
     assert uniform.iteration == 1
     fixed = trainer(data, config, tmp_path / "fixed", master=uniform)
-    single = trainer(data, config, tmp_path / "single")
-    single.model.routing.routing = DynamicRouting(1)
+    single = trainer(data, replace(config, iterations=1), tmp_path / "single")
     single.model.load_state_dict(fixed.model.state_dict())
     for one, other in zip(fixed.fit(), single.fit(), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)

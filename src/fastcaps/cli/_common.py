@@ -9,23 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
 from fastcaps import distributed
 from fastcaps._extras import require
-from fastcaps._machine import processors
 from fastcaps._version import __version__
 from fastcaps.bundled import is_bundled
-
-if TYPE_CHECKING:
-    import torch
-
-    from fastcaps.data import DataSet, Split
-    from fastcaps.master import MasterCoefficients
-    from fastcaps.nn import CapsNet
-    from fastcaps.training import Report, Run
 
 RunArgument = Annotated[
     Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
@@ -186,129 +177,3 @@ def check_not_bundled(run: Path, folder: Path) -> None:
     """Refuse to write into a folder of the package; ``run`` is what the user called it."""
     if is_bundled(folder):
         raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")
-
-
-def set_up(device: str, threads: int | None) -> "torch.device":
-    """Set the number of threads and find the device; processes on one machine share its cores and its GPUs."""
-    import torch
-
-    world = distributed.current()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    elif not world.is_single:
-        torch.set_num_threads(max(1, processors() // world.local_size))
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not world.is_single:
-        device = f"cuda:{world.local_rank}"
-    try:
-        found = torch.device(device)
-        torch.zeros(1, device=found).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device {device!r} can't be used here ({reason}): try cpu, or auto") from None
-    return found
-
-
-def run_and_data(
-    run: "Run",
-    device: "torch.device",
-    data_dir: Path | None,
-    *,
-    master: "MasterCoefficients | None" = None,
-    test_only: bool = False,
-) -> tuple["CapsNet", "DataSet"]:
-    """A run's network and its data, or only the test part of these.
-
-    Refused when the processes of a job find others, or have other coefficients.
-    """
-    from fastcaps.nn.pretrained import weights_hash
-
-    world = distributed.current()
-    model = run.model().to(device)
-    data = world.main_first(lambda: run.data(data_dir, test_only=test_only))
-    if not world.is_single:
-        coefficients = None if master is None else master.values_hash
-        world.check_same(weights=weights_hash(model), images=data.fingerprint, coefficients=coefficients)
-    return model, data
-
-
-def share(images: "Split") -> "Split":
-    """The part of images that this process looks at: all when it is alone."""
-    import torch
-
-    return images.subset(torch.arange(len(images))[distributed.current().share(len(images))])
-
-
-@contextmanager
-def counted(task: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, of all processes together; what it gives is told how many were just done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=_stderr()
-    ) as progress:
-        number = progress.add_task(task, total=total)
-        yield distributed.current().counting(lambda count: progress.update(number, advance=count))
-        progress.update(number, completed=total)
-
-
-@contextmanager
-def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
-    """Progress of a training run on stderr: a bar on a terminal, otherwise a line now and then."""
-    console = _stderr()
-    if not console.is_terminal:
-        yield _lines(name)
-        return
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), console=console
-    ) as p:
-        number = p.add_task(name, total=None, words="")
-
-        def show(report: "Report") -> None:
-            p.update(
-                number,
-                description=_doing(name, report),
-                completed=report.step,
-                total=report.steps,
-                words=_words(report),
-            )
-
-        yield show
-
-
-def _lines(name: str) -> Callable[["Report"], None]:
-    """A line at the end of each epoch, and every half minute."""
-    last = time.monotonic()
-
-    def show(report: "Report") -> None:
-        nonlocal last
-        if report.step == report.steps or time.monotonic() - last > 30:
-            last = time.monotonic()
-            typer.echo(f"{_doing(name, report)} {_words(report)}", err=True)
-
-    return show
-
-
-def _doing(name: str, report: "Report") -> str:
-    if report.task != "training":
-        return f"{name} {report.task} for epoch {report.epoch}/{report.epochs}"
-    return f"{name} epoch {report.epoch}/{report.epochs}"
-
-
-def _words(report: "Report") -> str:
-    if report.task != "training":
-        return f"batch {report.step}/{report.steps}"
-    left = int(report.seconds_left)
-    return (
-        f"step {report.step}/{report.steps} loss {report.loss:.4f} accuracy {report.accuracy:.2%} "
-        f"{report.images_per_second:.0f} images/s {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
-    )
-
-
-def _stderr() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True)

@@ -14,19 +14,13 @@ from fastcaps.cli._common import (
     Threads,
     check_not_bundled,
     command,
-    counted,
     print_json,
     print_table,
-    set_up,
     this_command,
 )
 
 if TYPE_CHECKING:
-    import torch
-
-    from fastcaps.analysis.ablation import Ablation
     from fastcaps.master import Filter, Method
-    from fastcaps.training import Run
 
 
 @command
@@ -60,6 +54,7 @@ def ablate(
     Example:  fastcaps ablate runs/digits --filter none --filter correct --filter correct+similarity
     """
     require("fastcaps ablate", "torch", "sklearn", "matplotlib")
+    from fastcaps import workflows
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.analysis.ablation import ablation_figure
     from fastcaps.analysis.figures import figure_bytes
@@ -71,12 +66,21 @@ def ablate(
     if out is None:
         check_not_bundled(run, opened.folder)
     chains = {name: _chain(name) for name in filters or ["none", "correct", "similarity", "kmeans", "em"]}
-    target = set_up(device, threads)
     last = opened.model().config.iterations
     wanted = dict.fromkeys(iterations or [*map(str, range(2, last + 1)), "after"])
     numbers = [_number(text, last) for text in wanted]
-    ways = [_method(text) for text in dict.fromkeys(methods or get_args(Method))]
-    trials = ablated(opened, target, chains, ways, numbers, limit, batch_size, data_dir)
+    variants = [_method(text) for text in dict.fromkeys(methods or get_args(Method))]
+    trials = workflows.ablate(
+        opened,
+        chains,
+        variants,
+        numbers,
+        limit=limit,
+        batch_size=batch_size,
+        data_dir=data_dir,
+        device=device,
+        threads=threads,
+    )
     found: dict[str, Any] = {
         "run": str(run),
         "command": this_command(),
@@ -95,61 +99,6 @@ def ablate(
         return
     _print(found, last)
     typer.echo(f"figure: {folder}/ablation.png; all numbers: {folder}/ablation.json", err=True)
-
-
-def ablated(
-    run: "Run",
-    device: "torch.device",
-    chains: dict[str, list["Filter"]],
-    methods: list["Method"],
-    iterations: list[int],
-    limit: int | None = None,
-    batch_size: int = 256,
-    data_dir: Path | None = None,
-) -> "Ablation":
-    """Accumulate in all ways, with progress, and score each on the held-out images and the test images."""
-    import torch
-
-    from fastcaps.analysis.ablation import Ablation, Trial, answers, score
-    from fastcaps.data import batches
-    from fastcaps.master import sweep, uniform_coefficients
-
-    model = run.model().to(device).eval()
-    data = run.data(data_dir)
-    view = data.augmentation.test_view
-    images = run.training_part(data)
-    if limit is not None:
-        images = images.subset(torch.arange(min(limit, len(images))))
-    passes = 2 if any(chains.values()) else 1
-    with counted("accumulating", passes * len(images)) as observe:
-        swept = sweep(model, lambda: batches(images, batch_size, view=view), iterations, chains, observe=observe)
-    masters = [
-        (name, method, number, swept.sums[number, name].compute(method=method))
-        for number in iterations
-        for name in chains
-        for method in methods
-        if (number, name) in swept.sums
-    ]
-    uniform = uniform_coefficients(model.config)
-    matrices = [uniform.values, *(master.values for *_, master in masters)]
-    parts = {"validation": run.validation_part(data), "test": data.test}
-    scores: dict[str, list[Any]] = {}
-    dynamic, counts = {}, {}
-    for part, split in parts.items():
-        if split is None:
-            scores[part] = [None] * len(matrices)
-            continue
-        with counted(f"comparing on {part} images", len(split)) as observe:
-            truth, routed, found = answers(model, matrices, batches(split, batch_size, view=view), observe)
-        dynamic[part], counts[part] = float((routed == truth).mean()), len(truth)
-        scores[part] = [score(truth, routed, found[0], one) for one in found]
-    trials = [
-        Trial(name, method, number, int(master.counts.sum()), scores["validation"][k + 1], scores["test"][k + 1])
-        for k, (name, method, number, master) in enumerate(masters)
-    ]
-    baseline = Trial("uniform", "–", 1, 0, scores["validation"][0], scores["test"][0])
-    skipped = tuple(f"{name}, iteration {number}: {why}" for (number, name), why in swept.skipped.items())
-    return Ablation(dynamic, counts, baseline, tuple(trials), skipped)
 
 
 def _chain(text: str) -> list["Filter"]:

@@ -16,21 +16,14 @@ from fastcaps.cli._common import (
     Threads,
     check_not_bundled,
     chosen,
-    counted,
     distributed_command,
     print_json,
     print_table,
-    run_and_data,
-    set_up,
-    share,
     this_command,
 )
 
 if TYPE_CHECKING:
-    import torch
-
-    from fastcaps.master import Filter, MasterCoefficients, Method
-    from fastcaps.training import Run
+    from fastcaps.master import Filter
 
 
 @distributed_command
@@ -98,6 +91,7 @@ def accumulate(
         seed=seed,
     )
     require("fastcaps accumulate", "torch", "sklearn")
+    from fastcaps import workflows
     from fastcaps.training import Run
 
     wanted = _filters(filters or ["none"], options)
@@ -109,10 +103,11 @@ def accumulate(
             f"{run} was trained with fixed coefficients, which {opened.master_file} holds: "
             "say where to write others with --out"
         )
-    master = accumulated(
+    master = workflows.accumulate(
         opened,
-        set_up(device, threads),
         out,
+        device=device,
+        threads=threads,
         iteration=number,
         method=method,
         filters=wanted,
@@ -130,71 +125,6 @@ def accumulate(
         rule = master.normalization.name
         typer.echo(f"{path}: coefficients of {words} of {int(master.counts.sum())} images, {rule}, {method}")
         typer.echo(f"next: fastcaps evaluate {run}{f' --master {out}' if out else ''}", err=True)
-
-
-def accumulated(
-    run: "Run",
-    device: "torch.device",
-    out: Path | None = None,
-    *,
-    iteration: int | Literal["after"] | None = None,
-    method: "Method" = "containers",
-    filters: Sequence["Filter"] = (),
-    batch_size: int = 256,
-    memory: int | None = None,
-    data_dir: Path | None = None,
-    command_line: str | None = None,
-) -> "MasterCoefficients":
-    """Accumulate with progress, write the coefficients, and the folded network where they are the run's own."""
-    import fastcaps
-    from fastcaps.data import batches
-    from fastcaps.distributed import current
-    from fastcaps.master import Observations, apply_filters
-    from fastcaps.training.accumulation import accumulate_split
-    from fastcaps.training.run import training_provenance
-
-    world = current()
-    model, data = run_and_data(run, device, data_dir)
-    images = run.training_part(data)
-    view = data.augmentation.test_view
-    keep = None
-    report: list[dict[str, Any]] = []
-    if filters:
-        with counted("observing", len(images)) as observe:
-            observations = Observations.collect(
-                model,
-                batches(share(images), batch_size, view=view),
-                iteration=iteration,
-                columns=any(one.uses_columns for one in filters),
-                observe=observe,
-                world=world,
-            )
-        keep, report = apply_filters(filters, observations, world)
-        del observations  # and its temporary file
-    with counted("accumulating", len(images)) as observe:
-        master = accumulate_split(
-            model,
-            images,
-            view,
-            batch_size,
-            iteration=iteration,
-            method=method,
-            keep=keep,
-            filters=report,
-            observe=observe,
-            announce=lambda words: typer.echo(words, err=True),
-            provenance={**training_provenance(data, run.about["settings"]), **chosen(command=command_line)},
-            memory=memory,
-            world=world,
-        )
-    if world.is_main:
-        master.save(out or run.master_file)
-        if out is None:
-            fastcaps.fold(model, master).save_pretrained(run.fast_folder)
-            # What was measured with the coefficients before is no more about this run.
-            for path in run.evaluation_files:
-                path.unlink(missing_ok=True)
-    return master
 
 
 def _iteration(text: str | None) -> int | Literal["after"] | None:

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastcaps._extras import require
+from fastcaps._progress import progress_bar
 from fastcaps.cli._common import (
     DataDir,
     Json,
     Threads,
     chosen,
     command,
-    counted,
     print_json,
     print_table,
-    set_up,
     this_command,
 )
 
@@ -76,14 +75,16 @@ def bench(
     run = None if model is None else Run.open(model)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # what can't be written to shall be known before the measuring
-    set_up("cpu", threads)
+    from fastcaps.workflows._common import select_device
+
+    select_device("cpu", threads)
     answers = None if run is None or compare is None else _compared(run, compare, data_dir)
     settings = Settings.quick() if quick else Settings()
     if run is not None:
         settings = Settings.for_network(CapsNetConfig.from_dict(run.about["config"]))
     changes = chosen(batches=tuple(batch) if batch else None, repetitions=repetitions)
     settings = dataclasses.replace(settings, memory=memory and can_measure_memory(), **changes)
-    with counted("measuring", settings.turns) as observe:
+    with progress_bar("measuring", settings.turns) as observe:
         found = {"command": this_command(), **measure(settings, observe), "answers": answers}
     if run is not None:
         found["network"] = {"run": str(model), "weights_sha256": weights_hash(run.model()), "data": run.about["data"]}
@@ -104,7 +105,7 @@ def _compared(run: "Run", count: int, data_dir: Path | None) -> list[dict[str, A
 
     model, master, data = run.model(), run.master(), run.data(data_dir)
     tests = data.test.first(count)
-    with counted("comparing", len(tests)) as observe:
+    with progress_bar("comparing", len(tests)) as observe:
         images = batches(tests, BATCH, view=data.augmentation.middle)
         return agreement(model, master.values, images, calibration_images(run, data), observe)
 

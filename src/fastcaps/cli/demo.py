@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import Json, Threads, chosen, command, print_json, set_up, training_progress
-from fastcaps.cli.accumulate import accumulated
-from fastcaps.cli.analyze import analyzed
-from fastcaps.cli.evaluate import evaluated, print_evaluation
+from fastcaps._progress import training_progress
+from fastcaps.cli._common import Json, Threads, chosen, command, print_json
+from fastcaps.cli.evaluate import print_evaluation
 
 
 @command
@@ -29,21 +28,23 @@ def demo(
     require("fastcaps demo", "torch", "sklearn", "matplotlib")
     import torch
 
+    from fastcaps import workflows
     from fastcaps.analysis.report import verdict
     from fastcaps.data import load
     from fastcaps.nn import CapsNet
     from fastcaps.training import Trainer, TrainSettings
+    from fastcaps.workflows._common import select_device
 
-    device = set_up("cpu", threads)
+    select_device("cpu", threads)
     data = load("digits")
     settings = TrainSettings.for_data("digits", **chosen(epochs=epochs, seed=seed))
     torch.manual_seed(seed)
     with training_progress("training") as observe:
         trainer = Trainer(CapsNet(data.config()), data, settings, out, observe=observe)
         trainer.fit(resume=trainer.run.checkpoint_file.exists())
-    accumulated(trainer.run, device)
-    found = evaluated(trainer.run, device, out)
-    analyzed(trainer.run, device, out / "report")
+    workflows.accumulate(trainer.run, device="cpu")
+    found = workflows.evaluate(trainer.run, out, device="cpu")
+    workflows.analyze(trainer.run, device="cpu")
     if as_json:
         print_json(found)
         return

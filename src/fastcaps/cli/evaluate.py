@@ -14,21 +14,14 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
-    chosen,
-    counted,
     distributed_command,
     print_json,
     print_table,
-    run_and_data,
-    set_up,
-    share,
     this_command,
 )
 
 if TYPE_CHECKING:
-    import torch
-
-    from fastcaps.training import Run
+    pass
 
 
 @distributed_command
@@ -66,6 +59,7 @@ def evaluate(
     Example:  fastcaps evaluate runs/refit --against runs/digits
     """
     require("fastcaps evaluate", "torch", "sklearn", "matplotlib")
+    from fastcaps import workflows
     from fastcaps._files import json_bytes, write_atomically
     from fastcaps.distributed import current
     from fastcaps.training import Run
@@ -80,17 +74,18 @@ def evaluate(
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
     whole = part == "test" and limit is None and master is None and against is None and not is_bundled(opened.folder)
     folder = out or (opened.folder if whole else None)
-    found = evaluated(
+    found = workflows.evaluate(
         opened,
-        set_up(device, threads),
         folder,
-        master,
-        part,
-        limit,
-        batch_size,
-        data_dir,
-        this_command(),
-        other,
+        coefficients=master,
+        part=part,
+        limit=limit,
+        batch_size=batch_size,
+        compare=other,
+        data_dir=data_dir,
+        device=device,
+        threads=threads,
+        command_line=this_command(),
     )
     if result is not None and current().is_main:
         write_atomically({result: json_bytes(result_of(opened, found))})
@@ -103,75 +98,6 @@ def evaluate(
         typer.echo(against_other(found))
     if folder is not None:
         typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
-
-
-def evaluated(
-    run: "Run",
-    device: "torch.device",
-    folder: Path | None,
-    master: Path | None = None,
-    part: str = "test",
-    limit: int | None = None,
-    batch_size: int = 128,
-    data_dir: Path | None = None,
-    command_line: str | None = None,
-    against: "Run | None" = None,
-) -> dict[str, Any]:
-    """Evaluate with progress, write ``evaluation.json`` and ``confusion.png``, return what the former says."""
-    import torch
-
-    from fastcaps._files import json_bytes, write_atomically
-    from fastcaps.analysis import evaluate
-    from fastcaps.analysis.figures import confusion_figure, figure_bytes
-    from fastcaps.data import batches
-    from fastcaps.distributed import current
-    from fastcaps.nn import FastCapsNet
-    from fastcaps.nn.pretrained import weights_hash
-    from fastcaps.training.trainer import versions
-
-    world = current()
-    other, about_other = None, {}
-    if against is not None:
-        against.check_comparable(run, part)
-        fixed = against.about.get("fixed_coefficients")
-        other = (FastCapsNet.from_pretrained(against.fast_folder) if fixed else against.model()).to(device)
-        name = against.folder.name if is_bundled(against.folder) else str(against.folder)
-        about_other = {"run": name, "routing": "fast" if fixed else "dynamic", "weights": weights_hash(other)}
-        world.check_same(other=about_other["weights"])
-    coefficients = run.master(master)
-    model, data = run_and_data(run, device, data_dir, master=coefficients, test_only=part == "test")
-    parts = {"train": run.training_part, "validation": run.validation_part}
-    images = data.test if part == "test" else parts[part](data)
-    if images is None:
-        raise ValueError(
-            f"{run.folder} held out no images for validation: train with --validation, or take another part"
-        )
-    images = images.first(limit)
-    with counted("evaluating", len(images)) as observe:
-        shown = batches(share(images), batch_size, view=data.augmentation.test_view)
-        result = evaluate(model, coefficients, shown, observe, world, other)
-    found: dict[str, Any] = {
-        "run": str(run.folder),
-        **chosen(command=command_line),
-        "data": data.name,
-        "generated": data.generated,
-        "part": part,
-        "batch_size": batch_size,
-        "threads": torch.get_num_threads(),
-        "processes": world.size,
-        "versions": versions(),
-        "master": coefficients.summary(),
-        "master_range": [float(end) for end in coefficients.values.aminmax()],
-        **({"other": about_other} if about_other else {}),
-        **result.to_dict(),
-    }
-    if folder is not None and world.is_main:
-        confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
-        figure = confusion_figure(confusions, result.class_names)
-        write_atomically(
-            {folder / "evaluation.json": json_bytes(found), folder / "confusion.png": figure_bytes(figure)}
-        )
-    return found
 
 
 def print_evaluation(found: dict[str, Any]) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Json, RunArgument, Threads, command, counted, print_json, set_up
+from fastcaps._progress import progress_bar
+from fastcaps.cli._common import DataDir, Json, RunArgument, Threads, command, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,13 +54,15 @@ def export(
     if routing == "dynamic" and master is not None:
         raise typer.BadParameter(f"--master {master} has no meaning for dynamic routing: leave it out")
     opened = Run.open(run)
-    set_up("cpu", threads)
+    from fastcaps.workflows._common import select_device
+
+    select_device("cpu", threads)
     model = opened.model()
     network = model if routing == "dynamic" else fold(model, opened.master(master))
     data = opened.data(data_dir)
     training = calibration_images(opened, data)
     tests = data.test.first(limit)
-    with counted("comparing", len(tests)) as observe:
+    with progress_bar("comparing", len(tests)) as observe:
         about = write(
             network,
             out,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from fastcaps._extras import require
+from fastcaps._progress import progress_bar
 from fastcaps.bundled import ONNX, resolve
-from fastcaps.cli._common import Json, Threads, command, counted, print_json, set_up
+from fastcaps.cli._common import Json, Threads, command, print_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +83,7 @@ def predict(
         except (ValueError, OSError) as error:
             return str(error)
 
-    with counted("classifying", len(paths)) as observe, no_bombs(), ThreadPoolExecutor() as pool:
+    with progress_bar("classifying", len(paths)) as observe, no_bombs(), ThreadPoolExecutor() as pool:
         for start in range(0, len(paths), _PIECE):
             piece = paths[start : start + _PIECE]
             found = []
@@ -195,8 +196,9 @@ def _trained(model: Path, routing: str, threads: int | None) -> _Network:
     from fastcaps import CapsNet, FastCapsNet, fold
     from fastcaps.runtime.pictures import BLACK_EDGES
     from fastcaps.training import Run
+    from fastcaps.workflows._common import select_device
 
-    set_up("cpu", threads)
+    select_device("cpu", threads)
 
     def way(network: CapsNet | FastCapsNet) -> "Lengths":
         @torch.no_grad()

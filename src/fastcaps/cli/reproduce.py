@@ -1,10 +1,9 @@
 """``fastcaps reproduce``: the paper's table of accuracies, run by run, and beside it what came out."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,11 +19,7 @@ from fastcaps.cli._common import (
     explained,
     print_json,
     print_table,
-    set_up,
-    training_progress,
 )
-from fastcaps.cli.accumulate import accumulated
-from fastcaps.cli.evaluate import evaluated
 from fastcaps.reproduction import (
     TITLES,
     Cell,
@@ -32,27 +27,16 @@ from fastcaps.reproduction import (
     all_cells,
     finished,
     losses_table,
-    network,
     report_page,
     rows,
     runs_table,
     shard,
     with_tables,
 )
-from fastcaps.reproduction.cells import check_result, check_run
+from fastcaps.reproduction.cells import check_run
 from fastcaps.reproduction.paper import NORMALIZATIONS
 from fastcaps.reproduction.table import markdown
 
-if TYPE_CHECKING:
-    import torch
-
-    from fastcaps.data import DataSet
-    from fastcaps.nn import CapsNet
-    from fastcaps.training import Run, TrainSettings
-
-# Test sets of this size are looked at every tenth epoch only: they take longer than the epoch.
-_LARGE, _SELDOM = 50_000, 10
-_CHECKPOINT_EVERY = 100
 _TABLE = "reproduction"
 
 
@@ -132,14 +116,24 @@ def reproduce(
         _list(wanted, done, runs, epochs, as_json)
         return
     require("fastcaps reproduce", "torch", "sklearn", "matplotlib")
-    target = set_up(device, threads)
+    from fastcaps import workflows
+
     made, failed = {}, {}
     for number, cell in enumerate(wanted, 1):
         typer.echo(f"{cell.name}: run {number} of {len(wanted)}{', done before' if cell in done else ''}", err=True)
         if cell in done:
             continue
         try:
-            made[cell] = reproduced(cell, runs / cell.name, target, epochs, test_every, fast_every, data_dir)
+            made[cell] = workflows.reproduce(
+                cell,
+                runs / cell.name,
+                epochs=epochs,
+                test_every=test_every,
+                fast_every=fast_every,
+                data_dir=data_dir,
+                device=device,
+                threads=threads,
+            )
             write_atomically({_file(results, cell): json_bytes(made[cell])})
         except KeyboardInterrupt:
             typer.echo(f"{cell.name} is not finished; the same command goes on from here", err=True)
@@ -160,98 +154,6 @@ def reproduce(
         typer.echo("next: fastcaps reproduce --report", err=True)
     if failed:
         raise typer.Exit(1)
-
-
-def reproduced(
-    cell: Cell,
-    folder: Path,
-    device: "torch.device",
-    epochs: int | None = None,
-    test_every: int | None = None,
-    fast_every: int | None = None,
-    data_dir: Path | None = None,
-) -> dict[str, Any]:
-    """Bring a cell's run folder to its end, from wherever it is, and say what was found."""
-    from fastcaps.training import Run
-    from fastcaps.training.result import result_of
-
-    words = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
-    for name, value in chosen(epochs=epochs, test_every=test_every, fast_every=fast_every).items():
-        words += f" --{name.replace('_', '-')} {value}"
-    run = Run(folder)
-    if not run.about_file.is_file() or run.about.get("state") != "finished":
-        _train(cell, run, device, epochs, test_every, fast_every, data_dir, words)
-        run = Run(folder)
-    if not run.master_file.is_file():
-        accumulated(run, device, data_dir=data_dir, command_line=words)
-    evaluation, _ = run.evaluation_files
-    if evaluation.is_file():
-        found = json.loads(evaluation.read_bytes())
-    else:
-        found = evaluated(run, device, run.folder, data_dir=data_dir, command_line=words)
-    result = result_of(run, found)
-    check_result(result, cell, folder)
-    return result
-
-
-def _train(
-    cell: Cell,
-    run: "Run",
-    device: "torch.device",
-    epochs: int | None,
-    test_every: int | None,
-    fast_every: int | None,
-    data_dir: Path | None,
-    words: str,
-) -> None:
-    """Train, or go on with the settings the folder's run was begun with."""
-    import torch
-
-    from fastcaps.data import load
-    from fastcaps.nn import CapsNet
-    from fastcaps.training import Trainer, TrainSettings
-
-    begun = run.about_file.is_file()
-    fast_every = fast_every or (run.about.get("fast_every") if begun else None)
-    images = run.data(data_dir) if begun else load(cell.data, data_dir=data_dir)
-    if begun:
-        settings = TrainSettings(**run.about["settings"])
-    else:
-        every = test_every or (_SELDOM if len(images.test) >= _LARGE else 1)
-        settings = _settings(cell, epochs, test_every=every, checkpoint_every=_CHECKPOINT_EVERY)
-    torch.manual_seed(cell.seed)
-    model = CapsNet(network(cell)).to(device)
-    model.primary.convolution = run.about.get("convolution", "auto") if begun else "auto"
-
-    def measure(model: CapsNet, epoch: int) -> dict[str, float]:
-        if not fast_every or (epoch % fast_every and epoch < settings.epochs):
-            return {}
-        return {"fast_test_accuracy": _fast_accuracy(model, run, images)}
-
-    with training_progress(cell.name) as observe:
-        about = {"command": words, **chosen(fast_every=fast_every)}
-        trainer = Trainer(model, images, settings, run.folder, about=about, observe=observe, measure=measure)
-        trainer.fit(resume=run.checkpoint_file.exists())
-
-
-def _fast_accuracy(model: "CapsNet", run: "Run", images: "DataSet") -> float:
-    """Of a network in training, with coefficients accumulated from its present weights."""
-    import fastcaps
-    from fastcaps.data import batches
-    from fastcaps.training.trainer import count_correct
-
-    view = images.augmentation.test_view
-    model.eval()
-    master = fastcaps.accumulate(model, batches(run.training_part(images), 256, view=view))
-    correct = count_correct(fastcaps.fold(model, master), images.test, view)
-    model.train()
-    return correct / len(images.test)
-
-
-def _settings(cell: Cell, epochs: int | None, **changes: Any) -> "TrainSettings":
-    from fastcaps.training.settings import TrainSettings
-
-    return TrainSettings.for_data(cell.data, seed=cell.seed, **chosen(epochs=epochs), **changes)
 
 
 def _check_asked(
@@ -291,11 +193,12 @@ def _check_asked(
 def _list(wanted: Sequence[Cell], done: dict[Cell, Any], runs: Path, epochs: int | None, as_json: bool) -> None:
     """What is done, what is begun, what is to do, and how long that takes where it is known."""
     from fastcaps.training.run import Run
+    from fastcaps.training.settings import TrainSettings
 
     entries: list[dict[str, Any]] = []
     for cell in wanted:
         run = Run(runs / cell.name)
-        behind, total, state = 0, _settings(cell, epochs).epochs, "to do"
+        behind, total, state = 0, TrainSettings.for_data(cell.data, **chosen(epochs=epochs)).epochs, "to do"
         if cell in done:
             behind = total = done[cell]["settings"]["epochs"]
             state = "done"

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fastcaps._extras import require
+from fastcaps._progress import training_progress
 from fastcaps.cli._common import (
     DataDir,
     Device,
@@ -21,8 +22,6 @@ from fastcaps.cli._common import (
     chosen,
     distributed_command,
     print_json,
-    set_up,
-    training_progress,
 )
 from fastcaps.nn.config import CapsNetConfig
 
@@ -126,7 +125,9 @@ def train(
     from fastcaps.training.run import check_not_held_out
 
     world = current()
-    target = set_up(device, threads)
+    from fastcaps.workflows._common import select_device
+
+    target = select_device(device, threads)
     start = None
     if init is not None:
         given = chosen(normalization=normalization, iterations=iterations, stem=stem, network=network)

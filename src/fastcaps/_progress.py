@@ -1,0 +1,116 @@
+"""Progress of long work on stderr: bars on terminals and in notebooks, lines in logs."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastcaps import distributed
+
+if TYPE_CHECKING:
+    from fastcaps.training import Report
+
+# Between two lines of a log.
+_SECONDS = 30
+
+
+@contextmanager
+def progress_bar(task: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show progress on stderr, of all processes together; what it yields is told how many were just done.
+
+    A bar on a terminal and in a notebook; elsewhere, as in a log file, a line every half minute and at the end.
+    """
+    console = _stderr()
+    if not console.is_terminal and not console.is_jupyter:
+        yield distributed.current().counting(_count_lines(task, total))
+        say(f"{task} {total:,}/{total:,}")
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
+    ) as progress:
+        number = progress.add_task(task, total=total)
+        yield distributed.current().counting(lambda count: progress.update(number, advance=count))
+        progress.update(number, completed=total)
+
+
+@contextmanager
+def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
+    """Progress of a training run on stderr: a bar on a terminal, otherwise a line now and then."""
+    console = _stderr()
+    if not console.is_terminal and not console.is_jupyter:
+        yield _lines(name)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), console=console
+    ) as p:
+        number = p.add_task(name, total=None, words="")
+
+        def show(report: "Report") -> None:
+            p.update(
+                number,
+                description=_doing(name, report),
+                completed=report.step,
+                total=report.steps,
+                words=_words(report),
+            )
+
+        yield show
+
+
+def say(words: str) -> None:
+    """Print a line on stderr."""
+    print(words, file=sys.stderr, flush=True)
+
+
+def _count_lines(task: str, total: int) -> Callable[[int], None]:
+    """A line every half minute."""
+    last, done = time.monotonic(), 0
+
+    def show(count: int) -> None:
+        nonlocal last, done
+        done += count
+        if time.monotonic() - last > _SECONDS:
+            last = time.monotonic()
+            say(f"{task} {done:,}/{total:,}")
+
+    return show
+
+
+def _lines(name: str) -> Callable[["Report"], None]:
+    """A line at the end of each epoch, and every half minute."""
+    last = time.monotonic()
+
+    def show(report: "Report") -> None:
+        nonlocal last
+        if report.step == report.steps or time.monotonic() - last > _SECONDS:
+            last = time.monotonic()
+            say(f"{_doing(name, report)} {_words(report)}")
+
+    return show
+
+
+def _doing(name: str, report: "Report") -> str:
+    if report.task != "training":
+        return f"{name} {report.task} for epoch {report.epoch}/{report.epochs}"
+    return f"{name} epoch {report.epoch}/{report.epochs}"
+
+
+def _words(report: "Report") -> str:
+    if report.task != "training":
+        return f"batch {report.step}/{report.steps}"
+    left = int(report.seconds_left)
+    return (
+        f"step {report.step}/{report.steps} loss {report.loss:.4f} accuracy {report.accuracy:.2%} "
+        f"{report.images_per_second:.0f} images/s {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+    )
+
+
+def _stderr() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True)
