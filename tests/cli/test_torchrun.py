@@ -146,7 +146,7 @@ def masters(run, tmp_path_factory):
     invoke("accumulate", run, "--out", out / "one", *FILTERS)
     printed, err = done(torchrun(2, "accumulate", run, "--out", out / "two", "--json", *FILTERS))
     assert json.loads(printed)["master"] == str(out / "two")
-    assert err.count("1437/1437") == 2  # of the whole job, once observing and once accumulating
+    assert err.count("1,437/1,437") == 2  # of the whole job, once observing and once accumulating
     return out
 
 
