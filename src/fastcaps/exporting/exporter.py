@@ -19,9 +19,9 @@ from fastcaps._extras import require
 from fastcaps._files import write_atomically
 from fastcaps._version import __version__
 from fastcaps.exporting.quantize import Ranges
-from fastcaps.master.recording import device_of, evaluating
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleLayer, CapsuleNetwork, FastCapsNet, FoldedCapsuleLayer
 from fastcaps.nn.fusion import fuse_batch_norm
+from fastcaps.nn.inference import device_of, evaluating
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.runtime import file
 from fastcaps.runtime.session import CAPSNET_FORMAT, MODULE_FORMAT, Predictor

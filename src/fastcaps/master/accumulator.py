@@ -22,17 +22,10 @@ from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import accept_bounds
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.coefficients import MasterCoefficients, Method
-from fastcaps.master.recording import (
-    PassCheck,
-    capsule_layers,
-    checked_batch,
-    class_layer_path,
-    device_of,
-    evaluating,
-    observing,
-)
+from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer
+from fastcaps.nn.inference import checked_batch, device_of, evaluating
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.nn.routing import Routing
 

@@ -20,15 +20,8 @@ from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import RoutingOutput
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.accumulator import checked_iteration
-from fastcaps.master.recording import (
-    PassCheck,
-    capsule_layers,
-    checked_batch,
-    class_layer_path,
-    device_of,
-    evaluating,
-    observing,
-)
+from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
+from fastcaps.nn.inference import checked_batch, device_of, evaluating
 
 # Columns given at a time, as float32.
 _CHUNK_BYTES = 4 * 2**20

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, final
+from typing import final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastcaps.functional import RoutingOutput
 from fastcaps.nn.capsules import CapsuleLayer
+from fastcaps.nn.inference import evaluating
 
 
 def capsule_layers(model: nn.Module) -> dict[str, CapsuleLayer]:
@@ -34,32 +34,6 @@ def class_layer_path(model: nn.Module, layers: Mapping[str, CapsuleLayer], path:
     if path is not None and path not in layers:
         raise ValueError(f"class_layer is {path!r}, expected one of {', '.join(map(repr, layers))}")
     return list(layers)[-1] if path is None else path
-
-
-def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    """Return inputs ``(b …)`` and labels ``(b)`` of a batch; refused when it is no such pair."""
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        size = f" of {len(batch)} entries" if isinstance(batch, tuple | list) else ""
-        raise ValueError(
-            f"a batch is a {type(batch).__name__}{size}, expected a pair of inputs (b, …) and labels (b): give an "
-            "iterable of such pairs, such as a DataLoader"
-        )
-    inputs, labels = batch
-    if not isinstance(inputs, Tensor | np.ndarray):
-        raise ValueError(f"the inputs of a batch are a {type(inputs).__name__}, expected a tensor (b, …)")
-    inputs, labels = torch.as_tensor(inputs), torch.as_tensor(labels)
-    if not inputs.ndim or labels.shape != inputs.shape[:1]:
-        raise ValueError(
-            f"a batch has inputs of shape {tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}, expected "
-            "one label per input"
-        )
-    return inputs, labels
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return where inputs of a model go: the device of its first parameter."""
-    first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
 
 
 @final
@@ -92,18 +66,6 @@ class PassCheck:
                 f"layer {self._class_layer!r} was taken for the class layer, but {self._last!r} was computed after it: "
                 f"pass class_layer={self._last!r}"
             )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and every module back into its own mode afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 @contextmanager
