@@ -17,7 +17,8 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 def test_runs_every_batch_in_evaluation_mode_without_gradients() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))
     model[1].eval()
-    seen, told = [], []
+    seen: list[tuple[bool, bool, bool, list[int]]] = []
+    told: list[int] = []
 
     def step(inputs: torch.Tensor, labels: torch.Tensor) -> None:
         seen.append((model.training, torch.is_grad_enabled(), model(inputs).requires_grad, labels.tolist()))
@@ -25,7 +26,8 @@ def test_runs_every_batch_in_evaluation_mode_without_gradients() -> None:
     assert run_batches(model, batches(), step, observe=told.append) == 5
     assert seen == [(False, False, False, [0, 1, 2]), (False, False, False, [1, 0])]
     assert told == [3, 2]
-    assert model.training and not model[1].training
+    assert model.training
+    assert not model[1].training
 
 
 def test_restores_the_mode_after_an_error() -> None:
