@@ -67,8 +67,13 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     assert [json.loads(line) for line in run.metrics_file.read_text().splitlines()] == history
     assert (run.about["state"], run.about["command"], run.about["data"]["train"]) == ("finished", "x", 48)
     assert run.about["settings"]["epochs"] == 12
-    with pytest.raises(ValueError, match="was trained with images that were made by hand: give them from Python"):
+    with pytest.raises(
+        ValueError, match="with patterns, a data set made in Python, .* pass the same data set as data="
+    ):
         run.data()
+    assert run.data(data=data) is data
+    with pytest.raises(ValueError, match=r"the images of patterns are not those .*; seed is 1, was 0\): use the same"):
+        run.data(data=make_data(seed=1))
     model = run.model()
     assert model.config == config
     assert model.provenance["data"] == "patterns"

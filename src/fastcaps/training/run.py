@@ -219,21 +219,45 @@ class Run:
             return None
         return data.validation_split(settings["validation"], settings["seed"])[1]
 
-    def data(self, data_dir: str | Path | None = None, *, test_only: bool = False) -> "DataSet":
-        """The data set it was trained with, or only its test part; refused when the images are others now."""
-        from fastcaps.data import load
+    def data(
+        self, data_dir: str | Path | None = None, *, data: "DataSet | None" = None, test_only: bool = False
+    ) -> "DataSet":
+        """Return the data set that the run was trained with; raise when its images are others now.
 
+        Args:
+            data_dir: folder of the data sets' files.
+            data: the data set itself; needed for one that was made in Python, which no name leads back to.
+            test_only: load only the test images.
+        """
         about = self.about["data"]
-        if about["call"] is None:
-            raise ValueError(f"{self.folder} was trained with images that were made by hand: give them from Python")
-        data = load(data_dir=data_dir, test_only=test_only, **about["call"])
+        if data is None:
+            if about["call"] is None:
+                raise ValueError(
+                    f"{self.folder} was trained with {about['name']}, a data set made in Python, which can't be loaded "
+                    "by its name: pass the same data set as data="
+                )
+            from fastcaps.data import load
+
+            data = load(data_dir=data_dir, test_only=test_only, **about["call"])
         if data.fingerprint != about["fingerprint"]:
             raise ValueError(
-                f"the images of {about['name']} are not those that {self.folder} was trained with "
-                f"(fingerprint {data.fingerprint[:12]}…, the run has {about['fingerprint'][:12]}…): "
-                "bring the same images back"
+                f"the images of {data.name} are not those that {self.folder} was trained with "
+                f"({_differences(data, about)}): use the same images"
             )
         return data
+
+
+def _differences(data: "DataSet", about: dict[str, Any]) -> str:
+    """Say how a data set differs from that of a run, of which ``about`` is what ``run.json`` says."""
+    expected, actual = about.get("provenance", {}), data.provenance
+    differing = [name for name in actual | expected if actual.get(name) != expected.get(name)]
+    words = [f"{name} is {_short(actual.get(name))}, was {_short(expected.get(name))}" for name in differing]
+    return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {about['fingerprint'][:12]}…", *words])
+
+
+def _short(value: Any) -> str:
+    words = str(value)
+    return words if len(words) <= 40 else f"{words[:39]}…"
 
 
 def training_provenance(data: "DataSet", settings: dict[str, Any]) -> dict[str, Any]:
