@@ -1,6 +1,8 @@
 """What all subcommands share: how they fail, what they print where, options that mean the same everywhere."""
 
+import copy
 import functools
+import inspect
 import json
 import os
 import shlex
@@ -9,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -64,6 +66,60 @@ def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **kwargs)
 
     return wrapped
+
+
+def renamed_option(old: str, parameter: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Accept the former name of an option for one release: hidden in the help, with a warning on stderr.
+
+    Goes below `command`, once per renamed option.
+
+    Args:
+        old: the former option, such as ``"--kept"``.
+        parameter: the parameter of the command that the option sets now, annotated with its `typer.Option`.
+    """
+    old_parameter = old.removeprefix("--").replace("-", "_")
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        hints = get_type_hints(function, include_extras=True)
+        signature = inspect.signature(function)
+        default = signature.parameters[parameter].default
+        kind, option = get_args(hints[parameter])
+        new = option.default if isinstance(option.default, str) else f"--{parameter.replace('_', '-')}"
+        hidden = copy.copy(option)
+        hidden.default, hidden.hidden = old, True
+        annotation = Annotated[kind | None, hidden]  # type: ignore[valid-type]
+
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> R:
+            value = kwargs.pop(old_parameter, None)
+            if value is not None and value != []:
+                if kwargs.get(parameter, default) != default:
+                    raise typer.BadParameter(f"{old} is the former name of {new}, and both were given: leave {old} out")
+                typer.echo(f"warning: {old} is deprecated, use {new}", err=True)
+                kwargs[parameter] = value
+            return function(*args, **kwargs)
+
+        wrapped.__annotations__ = {**hints, old_parameter: annotation}
+        former = inspect.Parameter(old_parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        parameters = [entry.replace(annotation=hints[name]) for name, entry in signature.parameters.items()]
+        wrapped.__signature__ = signature.replace(parameters=[*parameters, former])  # type: ignore[attr-defined]
+        return wrapped
+
+    return decorate
+
+
+def renamed_value(old: str, new: str) -> Callable[[typer.CallbackParam, Any], Any]:
+    """Return a callback for an option that still accepts a former value, or a list of values, with a warning."""
+
+    def replace(param: typer.CallbackParam, value: Any) -> Any:
+        if isinstance(value, list):
+            return [replace(param, entry) for entry in value]
+        if value != old:
+            return value
+        typer.echo(f"warning: {param.opts[0]} {old} is deprecated, use {param.opts[0]} {new}", err=True)
+        return new
+
+    return replace
 
 
 def quiet() -> None:
