@@ -28,10 +28,10 @@ def test_the_whole_way(folder):
     assert torch.equal(run.master().values, master.values)
     assert run.fast_folder.is_dir()
     result = workflows.evaluate(run, folder, limit=50)
-    assert json.loads((folder / "evaluation.json").read_bytes()) == json.loads(json.dumps(result))
-    assert result["images"] == 50
+    assert json.loads((folder / "evaluation.json").read_bytes()) == result.to_dict()
+    assert result.images == 50
     held_out = workflows.evaluate(str(folder), part="validation")
-    assert held_out["images"] == 200
+    assert held_out.images == 200
     numbers = workflows.analyze(folder, folder / "report", limit=60)
     assert (folder / "report" / "index.html").is_file()
     assert numbers["training"]["images"] == 60
@@ -47,8 +47,9 @@ def test_the_whole_way(folder):
 def test_another_network_on_the_same_images(folder):
     workflows.accumulate(folder)
     result = workflows.evaluate(folder, compare=folder, limit=40)
-    assert result["other"]["run"] == str(folder)
-    assert result["variants"]["other"]["correct"] == result["variants"]["dynamic"]["correct"]
+    assert result.other is not None
+    assert result.other.run == str(folder)
+    assert result.variants["other"].correct == result.dynamic.correct
 
 
 def test_a_device_that_cannot_be_used(folder):

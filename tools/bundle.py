@@ -71,7 +71,7 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
         files = {folder / name: (rounded.folder / name).read_bytes() for name in names}
     if not onnx:
         (folder / bundled.ONNX).unlink(missing_ok=True)  # of other weights
-    accuracies = {name: variant["accuracy"] for name, variant in evaluation["variants"].items()}
+    accuracies = {name: variant.accuracy for name, variant in evaluation.variants.items()}
     write_atomically({**files, folder / "run.json": json_bytes({**public(run.about), "evaluation": accuracies})})
     write_card(folder)
 

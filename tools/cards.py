@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastcaps import bundled
-from fastcaps.analysis.report import MEANINGS
+from fastcaps.analysis.results import MEANINGS
 from fastcaps.analysis.statistics import proportion_interval
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
 from fastcaps.reproduction.table import markdown

@@ -111,5 +111,5 @@ def test_without_containers_there_is_no_ceiling(model):
 
 def test_no_images(model):
     master = accumulate(model, [(torch.rand(3, 1, 10, 10), torch.arange(3))])
-    with pytest.raises(ValueError, match="there are no images to evaluate on"):
+    with pytest.raises(ValueError, match="there are no images, expected at least one"):
         evaluate(model, master, [])

@@ -19,7 +19,7 @@ def studied(model, keep_containers=True, **options):
     master = accumulate(model, batches)
     if not keep_containers:
         master = replace(master, containers=None)
-    evaluation = {"master": master.summary(), **evaluate(model, master, batches).to_dict()}
+    evaluation = evaluate(model, master, batches)
     lengths = output_lengths(model, fold(model, master), batches)
     found = collect_report_data(
         model, master, collect(model, batches), lengths, images.__getitem__, evaluation, **options

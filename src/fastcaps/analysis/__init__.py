@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from fastcaps._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fastcaps.analysis.evaluation import Evaluation, Variant, evaluate
-    from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
+    from fastcaps.analysis.evaluation import evaluate
+    from fastcaps.analysis.results import Comparison, Evaluation, Variant
+    from fastcaps.analysis.statistics import compare, proportion_interval
 
 __all__ = ["evaluate", "Evaluation", "Variant", "compare", "Comparison", "proportion_interval"]
 
@@ -14,10 +15,10 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "evaluate": "fastcaps.analysis.evaluation",
-        "Evaluation": "fastcaps.analysis.evaluation",
-        "Variant": "fastcaps.analysis.evaluation",
+        "Evaluation": "fastcaps.analysis.results",
+        "Variant": "fastcaps.analysis.results",
         "compare": "fastcaps.analysis.statistics",
-        "Comparison": "fastcaps.analysis.statistics",
+        "Comparison": "fastcaps.analysis.results",
         "proportion_interval": "fastcaps.analysis.statistics",
     },
 )

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fastcaps.analysis.statistics import Comparison, compare, proportion_interval
+from fastcaps.analysis.results import Comparison
+from fastcaps.analysis.statistics import compare, proportion_interval
 from fastcaps.nn import CapsNet, FoldedCapsuleLayer
 
 

@@ -11,14 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fastcaps._page import html_table, page
+from fastcaps.analysis.results import MEANINGS, Evaluation
 
-MEANINGS = {
-    "dynamic": "the routing loop for each image, as trained",
-    "fast": "master coefficients, folded into the weights",
-    "uniform": "all coefficients 1: no routing at all",
-    "ceiling": "each image with its own class's coefficients, which needs the answer",
-    "other": "another run's network, as it was trained",
-}
 # Pixels of a picture for one of the page: pictures are drawn at 200 to the inch, a page has 96.
 _SCALE = 200 / 96
 
@@ -89,49 +83,13 @@ def report_page(numbers: Mapping[str, Any], pictures: Mapping[str, bytes]) -> st
 {html.escape(numbers["network"]["normalization_title"])} routing.
 Coefficients of {n("training/images", ",")} training images, accuracies
 on {n("evaluation/images", ",")} {evaluation["part"]} images.{partly}</p>
-<p class="verdict">{html.escape(verdict(evaluation))}</p></header>
+<p class="verdict">{html.escape(Evaluation.from_dict(evaluation).verdict())}</p></header>
 {_variants(n)}
 <nav aria-label="Contents"><ol>{contents}</ol></nav>
 <main>{body}</main>
 <footer>{_provenance(n)}</footer>
 """,
     )
-
-
-def verdict(found: Mapping[str, Any]) -> str:
-    """What an evaluation says, in two sentences made of its numbers."""
-    dynamic, fast = found["variants"]["dynamic"], found["variants"]["fast"]
-    against = fast["against_dynamic"]
-    if dynamic["images_per_second"] and fast["images_per_second"]:
-        ratio = fast["images_per_second"] / dynamic["images_per_second"]
-        speed = f"Without its routing loop the network is {ratio:.1f} times as fast"
-    else:
-        speed = "Speeds were not measured on so few images"
-    return (
-        f"{speed}; {against['changed']} of {found['images']:,} answers change, {against['gained']} for the better and "
-        f"{against['lost']} for the worse. {against_uniform(found)}"
-    )
-
-
-def against_uniform(found: Mapping[str, Any]) -> str:
-    """What master coefficients are good for: fast routing beside no routing at all, as a paired test says."""
-    return _compared(found["variants"]["fast"]["against_uniform"], "all coefficients 1, no routing at all")
-
-
-def against_other(found: Mapping[str, Any]) -> str:
-    """Fast routing beside another network, as that was trained."""
-    other = found["other"]
-    return _compared(found["variants"]["fast"]["against_other"], f"{other['run']} with {other['routing']} routing")
-
-
-def _compared(against: Mapping[str, Any], name: str) -> str:
-    """What a paired test says of fast routing beside something else."""
-    points = 100 * against["difference"]
-    counts = f"+{against['gained']} −{against['lost']} answers, McNemar p = {against['p_value']:.2g}"
-    if against["p_value"] >= 0.05:
-        return f"Fast routing can't be told from {name} ({points:+.2f} points, {counts})."
-    word = "better" if points > 0 else "worse"
-    return f"Fast routing is {word} than {name} ({points:+.2f} points, {counts})."
 
 
 def _variants(n: _Numbers) -> str:

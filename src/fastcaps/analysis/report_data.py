@@ -4,7 +4,7 @@
 report and ``analysis.json`` hold the same numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from fastcaps.analysis import figures as draw
 from fastcaps.analysis.capsules import Lengths, disagreements, output_lengths, tuning_curves, varied_reconstructions
 from fastcaps.analysis.coefficients import CoefficientHistogram, by_position, normalized_containers
 from fastcaps.analysis.correlations import mean_within_and_between, neighbours, pairwise_correlations
+from fastcaps.analysis.results import Evaluation
 from fastcaps.analysis.training_pass import TrainingPass
 from fastcaps.functional import get_normalization
 from fastcaps.master import MasterCoefficients, fold
@@ -50,7 +51,7 @@ def collect_report_data(
     training: TrainingPass,
     lengths: Lengths,
     test_images: Callable[[Tensor], Tensor],
-    evaluation: Mapping[str, Any],
+    evaluation: Evaluation,
     *,
     examples: Sequence[int] = (0, 1, 2, 3, 4),
     sort_by_class: bool = False,
@@ -64,7 +65,7 @@ def collect_report_data(
         training: what a pass over the training images found.
         lengths: of the test images.
         test_images: from numbers of test images ``(b)`` to what the network sees ``(b c h w)``.
-        evaluation: what ``evaluation.json`` says.
+        evaluation: of the test images.
         examples: numbers of the test images whose lengths are drawn.
         sort_by_class: the heatmap of the first training images by class instead of by their order in the set.
         compared: another run's name, pass and configuration, for its histogram beside this one's.
@@ -77,14 +78,14 @@ def collect_report_data(
     numbers: dict[str, Any] = {
         "network": _network(config),
         "training": {"images": int(training.counts.sum()), "counts": training.counts.tolist()},
-        "evaluation": dict(evaluation),
+        "evaluation": evaluation.to_dict(),
     }
     found: dict[str, Figure] = {"architecture": draw.architecture_figure(config)}
     _correlations(numbers, found, training, master, names, sort_by_class)
     _coefficients(numbers, found, training, config, compared)
     _master_matrix(numbers, found, training, master, config)
     _outputs(numbers, found, model, master, lengths, test_images, examples)
-    confusions = {name: np.array(evaluation["variants"][name]["confusion"], np.int64) for name in ("dynamic", "fast")}
+    confusions = {"dynamic": evaluation.dynamic.confusion, "fast": evaluation.fast.confusion}
     found["confusion"] = draw.confusion_figure(confusions, names)
     _disagreements(numbers, found, lengths, test_images, names)
     _dimensions(numbers, found, model, lengths, test_images, int(lengths.labels[examples[0]]))

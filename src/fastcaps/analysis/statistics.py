@@ -1,37 +1,16 @@
 """Intervals and paired tests for accuracies."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
+from fastcaps.analysis.results import Comparison
+
 Labels = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two sets of answers to the same questions.
-
-    Attributes:
-        changed: answers that differ.
-        gained: of those, wrong before and right now.
-        lost: right before and wrong now.
-        p_value: of McNemar's exact test that gains and losses are equally likely.
-        difference: of the accuracies, new minus old.
-        interval: 95 % of the difference, paired (Wald with Agresti and Min's correction).
-    """
-
-    changed: int
-    gained: int
-    lost: int
-    p_value: float
-    difference: float
-    interval: tuple[float, float]
-
-
 def proportion_interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion."""
+    """Return Wilson's 95 % interval of a proportion."""
     if not 0 <= count <= total or total < 1:
         raise ValueError(f"{count} of {total} is no proportion: expected a count from 0 to a total of at least 1")
     interval = binomtest(count, total).proportion_ci(method="wilson")
@@ -39,7 +18,7 @@ def proportion_interval(count: int, total: int) -> tuple[float, float]:
 
 
 def compare(old: Labels, new: Labels, truth: Labels) -> Comparison:
-    """Compare two sets of answers ``(n)`` with the truth ``(n)``, image by image."""
+    """Compare two sets of predictions ``(n)`` with the labels ``(n)``, image by image."""
     if not old.shape == new.shape == truth.shape or truth.ndim != 1 or not len(truth):
         raise ValueError(
             f"answers have shapes {old.shape} and {new.shape}, the truth {truth.shape}: expected the same (n,)"

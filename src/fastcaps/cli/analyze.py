@@ -60,6 +60,7 @@ def analyze(
     """
     require("fastcaps analyze", "torch", "sklearn", "matplotlib")
     from fastcaps import workflows
+    from fastcaps.analysis import Evaluation
     from fastcaps.training import Run
 
     opened = Run.open(run)
@@ -90,7 +91,5 @@ def analyze(
     if as_json:
         print_json(numbers)
         return
-    from fastcaps.analysis.report import verdict
-
-    typer.echo(verdict(numbers["evaluation"]))
+    typer.echo(Evaluation.from_dict(numbers["evaluation"]).verdict())
     typer.echo(f"The report is {folder / 'index.html'}; all numbers are in {folder / 'analysis.json'}.")

@@ -7,8 +7,7 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps._progress import training_progress
-from fastcaps.cli._common import Json, Threads, chosen, command, print_json
-from fastcaps.cli.evaluate import print_evaluation
+from fastcaps.cli._common import Json, Threads, chosen, command, print_json, print_table
 
 
 @command
@@ -29,7 +28,6 @@ def demo(
     import torch
 
     from fastcaps import workflows
-    from fastcaps.analysis.report import verdict
     from fastcaps.data import load
     from fastcaps.nn import CapsNet
     from fastcaps.training import Trainer, TrainSettings
@@ -43,11 +41,12 @@ def demo(
         trainer = Trainer(CapsNet(data.config()), data, settings, out, observe=observe)
         trainer.fit(resume=trainer.run.checkpoint_file.exists())
     workflows.accumulate(trainer.run, device="cpu")
-    found = workflows.evaluate(trainer.run, out, device="cpu")
+    evaluation = workflows.evaluate(trainer.run, out, device="cpu")
     workflows.analyze(trainer.run, device="cpu")
     if as_json:
-        print_json(found)
+        print_json(evaluation.to_dict())
         return
-    print_evaluation(found)
-    typer.echo(verdict(found))
+    for table in evaluation.tables():
+        print_table(table.title, table.columns, table.rows)
+    typer.echo(evaluation.verdict())
     typer.echo(f"The report is {out / 'report' / 'index.html'}; the run, with all numbers, is in {out}.")

@@ -1,12 +1,11 @@
 """``fastcaps evaluate``: dynamic beside fast, with the baselines that keep us honest."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from fastcaps._extras import require
-from fastcaps.analysis.report import against_other, verdict
 from fastcaps.bundled import is_bundled
 from fastcaps.cli._common import (
     DataDir,
@@ -19,9 +18,6 @@ from fastcaps.cli._common import (
     print_table,
     this_command,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @distributed_command
@@ -74,7 +70,7 @@ def evaluate(
     # What is in the run folder is the whole test set with the run's own coefficients, never a part or a trial.
     whole = part == "test" and limit is None and master is None and against is None and not is_bundled(opened.folder)
     folder = out or (opened.folder if whole else None)
-    found = workflows.evaluate(
+    evaluation = workflows.evaluate(
         opened,
         folder,
         coefficients=master,
@@ -88,54 +84,14 @@ def evaluate(
         command_line=this_command(),
     )
     if result is not None and current().is_main:
-        write_atomically({result: json_bytes(result_of(opened, found))})
+        write_atomically({result: json_bytes(result_of(opened, evaluation.to_dict()))})
     if as_json:
-        print_json(found)
+        print_json(evaluation.to_dict())
         return
-    print_evaluation(found)
-    typer.echo(verdict(found))
+    for table in evaluation.tables():
+        print_table(table.title, table.columns, table.rows)
+    typer.echo(evaluation.verdict())
     if other is not None:
-        typer.echo(against_other(found))
+        typer.echo(evaluation.compare_with_other())
     if folder is not None:
         typer.echo(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json", err=True)
-
-
-def print_evaluation(found: dict[str, Any]) -> None:
-    """The tables of an evaluation, from what its JSON says."""
-    words = " (generated)" if found["generated"] else ""
-    rows = []
-    for name, variant in found["variants"].items():
-        low, high = variant["interval"]
-        against = variant["against_dynamic"]
-        rows.append(
-            [
-                f"other: {found['other']['run']}" if name == "other" else name,
-                f"{variant['accuracy']:.2%}",
-                f"{low:.2%} – {high:.2%}",
-                str(variant["errors"]),
-                *(
-                    [str(against["changed"]), f"+{against['gained']} −{against['lost']}", f"{against['p_value']:.2g}"]
-                    if against
-                    else ["", "", ""]
-                ),
-                f"{variant['images_per_second']:,.0f}" if variant["images_per_second"] else "",
-            ]
-        )
-    print_table(
-        f"{found['data']}{words}: {found['images']:,} {found['part']} images",
-        ["routing", "accuracy", "95 %", "errors", "changed", "gained, lost", "McNemar p", "images/s"],
-        rows,
-    )
-    names = [name for name in ("dynamic", "fast") if name in found["variants"]]
-    print_table(
-        "Accuracy by class",
-        ["class", *names],
-        [
-            [label, *(_share(found["variants"][name]["per_class"][number]) for name in names)]
-            for number, label in enumerate(found["class_names"])
-        ],
-    )
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2%}"

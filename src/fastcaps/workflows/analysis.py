@@ -1,6 +1,5 @@
 """A report about the routing of a run's network."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from fastcaps.analysis.capsules import Lengths, output_lengths
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.analysis.report import report_page
 from fastcaps.analysis.report_data import collect_report_data
+from fastcaps.analysis.results import Evaluation
 from fastcaps.analysis.training_pass import TrainingPass, cached, collect
 from fastcaps.bundled import is_bundled
 from fastcaps.data import DataSet, Split, batches
@@ -170,20 +170,20 @@ def _evaluation(
     batch_size: int,
     data_dir: str | Path | None,
     device: torch.device,
-) -> dict[str, Any]:
+) -> Evaluation:
     """What `evaluate` gave, where it is of these weights, coefficients and images; otherwise evaluated now."""
     right = {way: int((getattr(lengths, way).argmax(1) == lengths.labels).sum()) for way in ("dynamic", "fast")}
     own = coefficients is None and limit is None and not is_bundled(run.folder)
     place = run.folder / "evaluation.json" if own else folder / "cache" / "evaluation.json"
     try:
-        stored: dict[str, Any] = json.loads(place.read_bytes())
+        stored = Evaluation.load(place)
         fits = (
-            stored["part"] == "test"
-            and stored["images"] == len(lengths.labels)
-            and stored["master"] == master.summary()
-            and {way: stored["variants"][way]["correct"] for way in right} == right
+            stored.part == "test"
+            and stored.images == len(lengths.labels)
+            and stored.master == master.summary()
+            and {name: stored.variants[name].correct for name in right} == right
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         fits = False
     if current().all_min(int(fits)):
         _reusing("accuracies and speeds")(place)
@@ -198,7 +198,7 @@ def _evaluation(
         device=device,
     )
     if not own and current().is_main:
-        write_atomically({place: json_bytes(result)})
+        write_atomically({place: json_bytes(result.to_dict())})
     return result
 
 

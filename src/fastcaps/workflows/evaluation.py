@@ -1,7 +1,8 @@
 """A run's network on its test images, with every way of routing."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -9,6 +10,7 @@ from fastcaps._files import json_bytes, write_atomically
 from fastcaps._progress import progress_bar
 from fastcaps.analysis.evaluation import evaluate as evaluate_network
 from fastcaps.analysis.figures import confusion_figure, figure_bytes
+from fastcaps.analysis.results import Evaluation, Other
 from fastcaps.bundled import is_bundled
 from fastcaps.data import batches
 from fastcaps.distributed import current
@@ -16,7 +18,7 @@ from fastcaps.nn import FastCapsNet
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
 from fastcaps.training.trainer import versions
-from fastcaps.workflows._common import given, load_run, open_run, select_device, share
+from fastcaps.workflows._common import load_run, open_run, select_device, share
 
 
 def evaluate(
@@ -32,7 +34,7 @@ def evaluate(
     device: str | torch.device = "auto",
     threads: int | None = None,
     command_line: str | None = None,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Evaluate a run's network with dynamic, fast and uniform routing.
 
     Args:
@@ -49,18 +51,18 @@ def evaluate(
         command_line: to be stored with the result.
 
     Returns:
-        What ``evaluation.json`` says.
+        What ``evaluation.json`` holds.
     """
     world, run, target = current(), open_run(run), select_device(device, threads)
-    other, about_other = None, {}
+    other, about_other = None, None
     if compare is not None:
         compared = open_run(compare)
         compared.check_comparable(run, part)
         fixed = compared.about.get("fixed_coefficients")
         other = (FastCapsNet.from_pretrained(compared.fast_folder) if fixed else compared.model()).to(target)
         name = compared.folder.name if is_bundled(compared.folder) else str(compared.folder)
-        about_other = {"run": name, "routing": "fast" if fixed else "dynamic", "weights": weights_hash(other)}
-        world.check_same(other=about_other["weights"])
+        about_other = Other(name, "fast" if fixed else "dynamic", weights_hash(other))
+        world.check_same(other=about_other.weights)
     master = run.master(coefficients)
     model, data = load_run(run, target, data_dir, master=master, test_only=part == "test")
     parts = {"train": run.training_part, "validation": run.validation_part}
@@ -73,26 +75,25 @@ def evaluate(
     with progress_bar("evaluating", len(images)) as observe:
         shown = batches(share(images), batch_size, view=data.augmentation.test_view)
         result = evaluate_network(model, master, shown, observe, world, other)
-    summary: dict[str, Any] = {
-        "run": str(run.folder),
-        **given(command=command_line),
-        "data": data.name,
-        "generated": data.generated,
-        "part": part,
-        "batch_size": batch_size,
-        "threads": torch.get_num_threads(),
-        "processes": world.size,
-        "versions": versions(),
-        "master": master.summary(),
-        "master_range": [float(end) for end in master.values.aminmax()],
-        **({"other": about_other} if about_other else {}),
-        **result.to_dict(),
-    }
+    evaluation = replace(
+        result,
+        run=str(run.folder),
+        command=command_line,
+        data=data.name,
+        generated=data.generated,
+        part=part,
+        batch_size=batch_size,
+        threads=torch.get_num_threads(),
+        processes=world.size,
+        versions=versions(),
+        master=master.summary(),
+        master_range=(float(master.values.min()), float(master.values.max())),
+        other=about_other,
+    )
     if folder is not None and world.is_main:
         folder = Path(folder)
-        confusions = {name: result.variants[name].confusion for name in ("dynamic", "fast")}
-        figure = confusion_figure(confusions, result.class_names)
-        write_atomically(
-            {folder / "evaluation.json": json_bytes(summary), folder / "confusion.png": figure_bytes(figure)}
-        )
-    return summary
+        confusions = {name: evaluation.variants[name].confusion for name in ("dynamic", "fast")}
+        figure = confusion_figure(confusions, evaluation.class_names)
+        files = {folder / "evaluation.json": json_bytes(evaluation.to_dict())}
+        write_atomically({**files, folder / "confusion.png": figure_bytes(figure)})
+    return evaluation

@@ -1,12 +1,12 @@
 """One run of the paper's table: train, accumulate, evaluate."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fastcaps._progress import training_progress
+from fastcaps.analysis.results import Evaluation
 from fastcaps.data import DataSet, batches, load
 from fastcaps.master import accumulate as accumulate_network
 from fastcaps.master import fold
@@ -64,10 +64,10 @@ def reproduce(
         accumulate(run, data_dir=data_dir, device=target, command_line=words)
     evaluation, _ = run.evaluation_files
     if evaluation.is_file():
-        measured = json.loads(evaluation.read_bytes())
+        measured = Evaluation.load(evaluation)
     else:
         measured = evaluate(run, run.folder, data_dir=data_dir, device=target, command_line=words)
-    result = result_of(run, measured)
+    result = result_of(run, measured.to_dict())
     check_result(result, cell, folder)
     return result
 
