@@ -1,56 +1,156 @@
-"""Writing files whole or not at all."""
+"""Writing files whole or not at all, and finding them so after a crash.
+
+Files that belong together are written as one transaction. Their new contents are written to a hidden folder beside them
+first, then a journal that says where each goes; only then are they moved. A process that is killed before the journal
+has changed nothing. One that is killed after it has decided everything: `recover` makes the moves that are missing.
+
+A hidden folder is touched only if its name and the marker in it say that this library made it, and if the process that
+made it holds its lock no more.
+"""
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from filelock import FileLock, Timeout
+
+_NAME = re.compile(r"\.fastcaps-[0-9a-f]{32}\.part")
+_LOCK, _MARKER, _NEW, _JOURNAL = "lock", "marker", "marker.new", "journal"
+# Seconds after which nobody is about to write a marker any more.
+_OLD = 3600
+_MADE_BY = b"A transaction of fastcaps. It can be removed when no process is writing.\n"
+
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
-    """Write files so that each is found whole, as it was before or as it is now, whatever happens.
+    """Write files that belong together: after this, all are new; after an error, all are as they were.
 
-    All are written beside their places and flushed to disk first; only when every one is there are they moved in place,
-    in the order given. A write or a move that fails leaves all of them as they were. (A process that is killed in
-    the instant between two moves leaves the first new and the second old, each whole.)
+    A process that is killed meanwhile leaves all as they were, or what `recover` makes all new.
     """
-    with ExitStack() as leftovers:
-        moves = []
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
-            leftovers.callback(_remove, temporary)
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            moves.append((temporary, path))
-        with ExitStack() as undo:
-            for temporary, path in moves:
-                kept = temporary.with_suffix(".old.part")
-                leftovers.callback(_remove, kept)
-                if path.is_file() and len(moves) > 1:
-                    os.link(path, kept)
-                    undo.callback(os.replace, kept, path)
-                elif not path.exists():
-                    undo.callback(_remove, path)
-                temporary.replace(path)
-            undo.pop_all()
+    if not files:
+        return
+    root = Path(os.path.commonpath([path.absolute().parent for path in files]))
+    root.mkdir(parents=True, exist_ok=True)
+    recover(root)
+    with _transaction(root) as folder:
+        moves = {}
+        for number, (path, content) in enumerate(files.items()):
+            moves[str(number)] = path.absolute().relative_to(root).as_posix()
+            _write(folder / str(number), content)
+        if len(files) > 1:  # one move needs no journal
+            _write(folder / _JOURNAL, json.dumps(moves).encode())
+        try:
+            _move(root, folder, moves)
+        except BaseException:
+            (folder / _JOURNAL).unlink(missing_ok=True)
+            raise
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what writes that were killed left behind in a folder and below."""
-    for path in folder.rglob(".*.part"):
-        _remove(path)
+def recover(folder: Path) -> None:
+    """Finish what killed processes had decided to write into a folder, and remove what they had not."""
+    for path in sorted(folder.glob(".fastcaps-*.part")) if folder.is_dir() else ():
+        if not _NAME.fullmatch(path.name) or not _is_ours(path):
+            continue
+        lock = FileLock(path / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            continue  # another process is writing, or we may not
+        with lock:
+            moves = _journal(path / _JOURNAL)
+            if moves is None:
+                _remove(path)
+                continue
+            for name, target in moves.items():
+                if (path / name).is_file():
+                    (folder / target).parent.mkdir(parents=True, exist_ok=True)
+                    (path / name).replace(folder / target)
+            _remove(path)
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as an indented JSON document."""
+    """Return a value as an indented JSON document."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _remove(path: Path) -> None:
+@contextmanager
+def _transaction(root: Path) -> Iterator[Path]:
+    """Make a hidden folder that is locked while it is in use, and remove it afterwards."""
+    folder = root / f".fastcaps-{uuid4().hex}.part"
+    folder.mkdir()
+    with FileLock(folder / _LOCK):
+        try:
+            # In one step: a marker is whole or missing.
+            _write(folder / _NEW, _MADE_BY)
+            (folder / _NEW).rename(folder / _MARKER)
+            yield folder
+        finally:
+            _remove(folder)
+
+
+def _move(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
+    """Move files from a hidden folder to their places; after an error none is moved."""
+    with ExitStack() as undo:
+        for name, target in moves.items():
+            path, old = root / target, folder / f"{name}.old"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_file() and len(moves) > 1:
+                os.link(path, old)
+                undo.callback(os.replace, old, path)
+            elif not path.exists():
+                undo.callback(_unlink, path)
+            (folder / name).replace(path)
+        undo.pop_all()
+
+
+def _journal(path: Path) -> dict[str, str] | None:
+    """Return the moves of a journal; None where there is none, it was cut off, or it leads out of its folder."""
+    try:
+        moves = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(moves, dict):
+        return None
+    for name, target in moves.items():
+        if not name.isdecimal() or not isinstance(target, str):
+            return None
+        if Path(target).is_absolute() or ".." in Path(target).parts:
+            return None
+    return moves
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether this library made a hidden folder: it has the marker, or was left long ago without one."""
+    try:
+        if (folder / _MARKER).is_file():
+            return (folder / _MARKER).read_bytes() == _MADE_BY
+        empty = all(path.name in (_LOCK, _NEW) for path in folder.iterdir())
+        return empty and time.time() - folder.stat().st_mtime > _OLD
+    except OSError:
+        return False
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _remove(folder: Path) -> None:
+    """Remove a hidden folder and its files, the marker last: a removal that is cut off can be finished."""
+    with suppress(OSError):
+        files = sorted((path for path in folder.iterdir() if path.name != _MARKER), key=lambda path: path.name == _LOCK)
+        for path in [*files, folder / _MARKER]:
+            _unlink(path)
+        folder.rmdir()
+
+
+def _unlink(path: Path) -> None:
     with suppress(OSError):
         path.unlink(missing_ok=True)

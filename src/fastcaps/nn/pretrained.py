@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fastcaps._files import json_bytes, write_atomically
+from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._version import __version__
 from fastcaps.bundled import names_expected
 from fastcaps.nn.config import CapsNetConfig
@@ -168,6 +168,7 @@ def _content(path: Path) -> bytes:
 
 
 def _description(kind: str, folder: Path) -> dict[str, Any]:
+    recover(folder)
     path = folder / _CONFIG
     content = _content(path)
     try:

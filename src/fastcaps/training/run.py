@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from fastcaps._files import json_bytes, write_atomically
+from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps.bundled import names_expected, resolve
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Run:
     def open(cls, folder: str | Path) -> Self:
         """The run in a folder that `fastcaps train` or `Trainer` made, or one that comes with fastcaps, by name."""
         run = cls(resolve(folder))
+        recover(run.folder)
         if not run.about_file.is_file():
             raise FileNotFoundError(
                 f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has, or "

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fastcaps._files import remove_leftovers, write_atomically
+from fastcaps._files import write_atomically
 from fastcaps._version import __version__
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.data.dataset import stratified
@@ -270,10 +270,8 @@ class Trainer:
             self.progress.accumulated = 0
 
     def _fit(self, resume: bool) -> list[dict[str, Any]]:
-        if self.world.is_main:
-            remove_leftovers(self.run.folder)
-            if not resume and self.master is not None:
-                self.master.save(self.run.master_file)
+        if self.world.is_main and not resume and self.master is not None:
+            self.master.save(self.run.master_file)
         # The checkpoint comes first: wherever a run is killed, it can be resumed.
         self._save()
         self._describe("running")

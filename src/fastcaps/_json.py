@@ -1,0 +1,55 @@
+"""Reading JSON that may be damaged or hostile: bounded, and straight into a type."""
+
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_LIMIT = 64 * 2**20
+
+
+def read_json(path: Path, kind: type[T], *, limit: int = _LIMIT) -> T:
+    """Read a JSON file as a dataclass, or another type that msgspec knows.
+
+    Args:
+        path: of the file.
+        kind: type of its value; unknown fields are ignored.
+        limit: bytes that the file may have.
+    """
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    return parse_json(content, kind, str(path), limit=limit)
+
+
+def parse_json(content: bytes | str, kind: type[T], source: str, *, limit: int = _LIMIT) -> T:
+    """Return JSON as a value of a type.
+
+    Args:
+        content: the document.
+        kind: type of its value; unknown fields are ignored.
+        source: what errors call it, such as a file name.
+        limit: bytes that it may have.
+    """
+    if len(content) > limit:
+        raise ValueError(f"{source} has more than {limit:,} bytes, expected fewer: is it the right file?")
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{source} is damaged: {_words(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{source} is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{source} is damaged: its values are nested too deeply") from None
+    except (TypeError, ValueError, OverflowError) as error:  # from __post_init__ of a dataclass
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _words(error: msgspec.ValidationError) -> str:
+    """Return an error of msgspec with the field in front: ``settings.epochs: expected int, got str``."""
+    words, _, place = str(error).replace("`", "").partition(" - at ")
+    place = re.sub(r"^\$\.?", "", place)
+    words = words[:1].lower() + words[1:]
+    return f"{place}: {words}" if place else words
