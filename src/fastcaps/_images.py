@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm"})
-_GREY = frozenset({"1", "L", "LA", "I;16", "I;16L", "I;16B"})
+_GRAY = frozenset({"1", "L", "LA", "I;16", "I;16L", "I;16B"})
 # Exif orientations that turn an image on its side.
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 _ORIENTATION = 0x0112
@@ -50,28 +50,38 @@ def header(path: Path) -> Header:
         known = image.format != "PNG" or "exif" in image.info
         if known and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
             w, h = h, w
-        return Header(h, w, image.mode in _GREY, hashlib.sha256(content).hexdigest())
+        return Header(h, w, image.mode in _GRAY, hashlib.sha256(content).hexdigest())
 
 
 def decode(path: Path, size: tuple[int, int] | None, channels: int, content: bytes | None = None) -> NDArray[np.uint8]:
-    """An image as ``(c h w)``: upright, on white where transparent, brought to ``size`` (height, width).
+    """Return an image file as bytes ``(c h w)``: upright, on white where transparent, resized.
 
-    What is in the file may be given as ``content``; then it need not exist.
+    Args:
+        path: of the file; also what errors call it.
+        size: height and width to resize to; None keeps those of the file.
+        channels: 1 for gray, 3 for color.
+        content: of the file, which then need not exist; read when None.
     """
     with _opened(path, path.read_bytes() if content is None else content) as image:
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode.startswith("I;16"):
-            # Pillow would clip 16 bits at 255 instead of scaling them.
-            upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-        elif upright.mode in ("I", "F"):
-            raise ValueError(f"it has 32-bit pixels (mode {upright.mode}), expected 8 or 16 bits: convert it first")
-        if upright.has_transparency_data:
-            clear = upright.convert("RGBA")
-            upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-        plain = upright.convert("L" if channels == 1 else "RGB")
-        if size is not None and plain.size != size[::-1]:
-            plain = plain.resize(size[::-1], Image.Resampling.BILINEAR)
-        pixels = np.asarray(plain)
+        return to_bytes(ImageOps.exif_transpose(image), channels, size)
+
+
+def to_bytes(image: Image.Image, channels: int | None = None, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """Return a Pillow image as bytes ``(c h w)``, as for `decode`; gray or color as it is when ``channels`` is None."""
+    if channels is None:
+        channels = 1 if image.mode in _GRAY else 3
+    if image.mode.startswith("I;16"):
+        # Pillow would clip 16 bits at 255 instead of scaling them.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"it has 32-bit pixels (mode {image.mode}), expected 8 or 16 bits: convert it first")
+    if image.has_transparency_data:
+        clear = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+    opaque = image.convert("L" if channels == 1 else "RGB")
+    if size is not None and opaque.size != size[::-1]:
+        opaque = opaque.resize(size[::-1], Image.Resampling.BILINEAR)
+    pixels = np.asarray(opaque)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 

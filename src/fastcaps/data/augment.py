@@ -53,6 +53,11 @@ class Augmentation:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected 0 to 1")
 
+    @classmethod
+    def shifting(cls, height: int, width: int, fill: str) -> Self:
+        """Return shifts by up to 1/14 of the shorter side, as 2 of 28 pixels for MNIST, for images of this size."""
+        return cls(shift=max(1, round(min(height, width) / 14)), fill=fill)
+
     def augment(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Images ``(b c h w)``, floating-point between 0 and 1 or bytes, each changed at random.
 

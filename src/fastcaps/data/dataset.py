@@ -2,17 +2,29 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps._progress import progress_bar
+from fastcaps.data import arrays
 from fastcaps.data.augment import Augmentation
+from fastcaps.distributed import current
 from fastcaps.nn.config import CapsNetConfig
+from fastcaps.runtime.pictures import edge_brightness
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset as TorchDataset
+
+    ArrayLike = NDArray[Any] | Tensor
+
+# Training images whose edge is measured.
+_EDGES = 256
 
 
 @final
@@ -74,12 +86,13 @@ class DataSet:
         train: training images.
         test: test images.
         provenance: where they come from, as plain values for JSON: ``kind`` is ``"original"``,
-            ``"generated"`` or ``"folder"``; then hashes, and the recipe of what was generated. The same for
-            the same images, wherever they lie.
+            ``"generated"``, ``"folder"``, ``"arrays"`` or ``"torch"``; then hashes, and the recipe of what was
+            generated. The same for the same images, wherever they lie.
         augmentation: of training images unless the user wants another; its `test_view` is the view for
             testing.
         call: the arguments with which `load` gives it again, but for ``data_dir``, as plain values for JSON; None for
-            a set made by hand.
+            a set of arrays or torch datasets.
+        background: brightness of the edge of gray images, between 0 and 1; None for color, or where it isn't known.
     """
 
     name: str
@@ -90,6 +103,108 @@ class DataSet:
     provenance: dict[str, Any]
     augmentation: Augmentation
     call: dict[str, Any] | None = None
+    background: float | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: "ArrayLike",
+        labels: "ArrayLike | Sequence[int]",
+        test_images: "ArrayLike",
+        test_labels: "ArrayLike | Sequence[int]",
+        *,
+        name: str = "arrays",
+        class_names: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
+        background: float | None = None,
+    ) -> Self:
+        """Return a data set of NumPy arrays or tensors.
+
+        Args:
+            images: ``(n c h w)`` or ``(n h w)``, with 1 or 3 channels. Bytes (uint8) are not copied, so don't change
+                them afterwards. Floats between 0 and 1 are rounded to the nearest byte, halves to the even one.
+            labels: class of each image, from 0, ``(n)``.
+            test_images: as ``images``, of the same size.
+            test_labels: as ``labels``.
+            name: of the set.
+            class_names: in the order of the labels; numbers when None.
+            augmentation: of training images; shifts by up to 1/14 of the shorter side when None.
+            background: brightness of the edge of gray images, between 0 and 1; measured when None.
+        """
+        parts = arrays.from_memory(images, labels, ""), arrays.from_memory(test_images, test_labels, "test_")
+        return cls._from_contents("arrays", parts, name, class_names, augmentation, background)
+
+    @classmethod
+    def from_torch(
+        cls,
+        train_dataset: "TorchDataset[Any]",
+        test_dataset: "TorchDataset[Any]",
+        *,
+        name: str = "torch",
+        class_names: Sequence[str] | None = None,
+        augmentation: Augmentation | None = None,
+        background: float | None = None,
+    ) -> Self:
+        """Return a data set of two map-style torch datasets of pairs (image, label).
+
+        Every image is read once now, with a progress bar, for its label and the fingerprint; later by index, in a
+        background thread one batch ahead. Images are Pillow images, or tensors or arrays ``(c h w)`` or ``(h w)`` as
+        for `from_arrays`, all of one size, and the same whenever they are read: leave out random transforms.
+
+        Args:
+            train_dataset: training images.
+            test_dataset: test images.
+            name: of the set.
+            class_names: in the order of the labels; the attribute ``classes`` of ``train_dataset`` when None, as
+                torchvision has it, or else numbers.
+            augmentation: as for `from_arrays`.
+            background: as for `from_arrays`.
+        """
+        parts = {"train_dataset": train_dataset, "test_dataset": test_dataset}
+        total = sum(arrays.dataset_length(dataset, argument) for argument, dataset in parts.items())
+        with progress_bar("reading", total * current().size) as observe:
+            train, test = (arrays.from_dataset(dataset, argument, observe) for argument, dataset in parts.items())
+        if class_names is None and isinstance(getattr(train_dataset, "classes", None), list | tuple):
+            class_names = train_dataset.classes  # type: ignore[attr-defined]
+        return cls._from_contents("torch", (train, test), name, class_names, augmentation, background)
+
+    @classmethod
+    def _from_contents(
+        cls,
+        kind: str,
+        parts: tuple[arrays.Content, arrays.Content],
+        name: str,
+        class_names: Sequence[str] | None,
+        augmentation: Augmentation | None,
+        background: float | None,
+    ) -> Self:
+        (c, h, w), test_shape = (part.image_shape for part in parts)
+        if test_shape != (c, h, w):
+            raise ValueError(f"training images have shape {(c, h, w)}, test images {test_shape}, expected the same")
+        if background is not None and not 0 <= background <= 1:
+            raise ValueError(f"background is {background!r}, expected a brightness between 0 and 1")
+        names = _class_names(class_names, *(part.labels for part in parts))
+        train, test = (Split(part.labels, part.read, streams=kind == "torch") for part in parts)
+        if background is None:
+            background = edge_of(train, augmentation)
+        if augmentation is None:
+            augmentation = Augmentation.shifting(h, w, fill="zero" if background == 0 else "edge")
+        return cls(
+            name=name,
+            class_names=names,
+            image_shape=(c, *(augmentation.crop or (h, w))),
+            train=train,
+            test=test,
+            provenance={
+                "kind": kind,
+                "images": {"train": len(train), "test": len(test)},
+                "size": [h, w],
+                "channels": c,
+                "sha256": {"train": parts[0].sha256, "test": parts[1].sha256},
+            },
+            augmentation=augmentation,
+            background=background,
+        )
 
     @property
     def classes(self) -> int:
@@ -143,6 +258,41 @@ class DataSet:
             "standardize": c == 3,
         }
         return CapsNetConfig.for_images(h, w, c, **(preset | changes))
+
+
+def edge_of(train: Split, augmentation: Augmentation | None = None) -> float | None:
+    """Return the brightness of the edge of gray training images, between 0 and 1; None for color.
+
+    Args:
+        train: the images; some of them are read.
+        augmentation: whose crop the network sees.
+    """
+    some = torch.arange(0, len(train), max(1, len(train) // _EDGES))
+    images = (augmentation or Augmentation()).middle(train.images(some))
+    return edge_brightness(images.numpy()) if images.shape[1] == 1 else None
+
+
+def _class_names(names: Sequence[str] | None, labels: Tensor, test_labels: Tensor) -> tuple[str, ...]:
+    """Return the names of the classes, or numbers as their names; refuse labels that don't fit."""
+    if names is None:
+        count = int(labels.max()) + 1
+        empty = sorted(set(range(count)) - set(labels.tolist()))
+        if empty:
+            raise ValueError(
+                f"no training image has label {empty[0]}, expected labels from 0 to {count - 1} without gaps: renumber "
+                "them, or give class_names if there are no images of that class"
+            )
+        names = tuple(map(str, range(count)))
+    if len(names) < 2:
+        raise ValueError(f"there is {len(names)} class, expected at least 2")
+    for part, numbers in (("training", labels), ("test", test_labels)):
+        wrong = torch.nonzero((numbers < 0) | (numbers >= len(names))).flatten()
+        if len(wrong):
+            raise ValueError(
+                f"{part} image {wrong[0]} has label {numbers[wrong[0]]}, expected 0 to {len(names) - 1} for "
+                f"{len(names)} classes"
+            )
+    return tuple(names)
 
 
 def stratified(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

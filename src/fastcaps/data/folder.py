@@ -105,9 +105,7 @@ def load(
             "channels": c,
             "sha256": _tree_hash(folder, paths, headers, train),
         },
-        augmentation=Augmentation(
-            shift=max(1, round(min(h, w) / 14)), fill="edge" if c == 3 else "zero"
-        ),  # 2 of 28 pixels, as for MNIST
+        augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
     )
 
 
