@@ -1,4 +1,4 @@
-"""Seeded changes of a file's bytes: blind ones, and ones that know JSON, safetensors, zip, gzip and protobuf's varints."""
+"""Seeded changes of the bytes of a file: blind ones, and ones that know JSON, safetensors and gzip."""
 
 import gzip
 import json
@@ -93,7 +93,9 @@ def _changed(value: Any, rng: random.Random) -> Any:
         if kind < 0.3:
             return [*value, value[place]]
         return [*value[:place], _changed(value[place], rng), *value[place + 1 :]]
-    return rng.choice([None, True, False, [], {}, [value], {"x": value}, *rng.sample(_TEXTS, 2), *rng.sample(_NUMBERS, 3)])
+    return rng.choice(
+        [None, True, False, [], {}, [value], {"x": value}, *rng.sample(_TEXTS, 2), *rng.sample(_NUMBERS, 3)]
+    )
 
 
 def mutate_safetensors(content: bytes, rng: random.Random) -> bytes:
@@ -113,7 +115,9 @@ def mutate_safetensors(content: bytes, rng: random.Random) -> bytes:
     elif rng.random() < 0.3:
         tensors = [key for key in header if key != "__metadata__"]
         if tensors:
-            header[rng.choice(tensors)]["dtype"] = rng.choice(["F64", "F16", "BF16", "I8", "BOOL", "F8_E4M3", "X9", "U64"])
+            header[rng.choice(tensors)]["dtype"] = rng.choice(
+                ["F64", "F16", "BF16", "I8", "BOOL", "F8_E4M3", "X9", "U64"]
+            )
     else:
         header = _changed(header, rng)
     text = json.dumps(header).encode(errors="replace")
