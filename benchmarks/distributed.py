@@ -23,7 +23,7 @@ from fastcaps import CapsNet
 from fastcaps.benchmark.measure import table
 from fastcaps.data import Augmentation, DataSet, Split
 from fastcaps.distributed import World, init_distributed
-from fastcaps.training import Trainer, TrainSettings
+from fastcaps.training import CallbackLogger, Trainer, TrainSettings
 from fastcaps.training.accumulation import accumulate_split
 
 STEPS, TURNS = 8, 3
@@ -136,9 +136,8 @@ def _measure(world: World, shape: str, threads: int) -> dict[str, float]:
     ends: list[float] = []
     with TemporaryDirectory() as folder:
         settings = TrainSettings(epochs=1, batch_size=B)
-        Trainer(
-            model, data, settings, folder, observe=lambda report: ends.append(time.perf_counter()), world=world
-        ).fit()
+        loggers = [CallbackLogger(lambda report: ends.append(time.perf_counter()))]
+        Trainer(model, data, settings, folder, loggers=loggers).fit()
         world.barrier()
     steps = [after - before for before, after in pairwise(ends)]
     begun = time.perf_counter()

@@ -15,7 +15,7 @@ from fastcaps.cli import app
 from fastcaps.reproduction import Cell, finished
 from fastcaps.runtime import load
 from fastcaps.training import Run
-from fastcaps.training.trainer import count_correct
+from fastcaps.training.accuracy import count_correct
 
 NAMES = bundled.names()
 RESULTS = Path(__file__).parent.parent / "results"

@@ -84,10 +84,10 @@ def test_a_stopped_run_goes_on(tmp_path):
     torch.manual_seed(0)
     tiny = {"stem_channels": 6, "capsule_types": 3, "lower_dimension": 4, "class_dimension": 6, "decoder": (8,)}
     model = fastcaps.CapsNet(data.config(**tiny))
-    settings = TrainSettings(**json.loads((folder / "run.json").read_bytes())["settings"])
+    settings = TrainSettings.from_dict(json.loads((folder / "run.json").read_bytes())["settings"])
     trainer = Trainer(model, data, settings, folder)
     history = trainer.fit(resume=True)
-    assert history[-1]["epoch"] == 1
+    assert history[-1].epoch == 1
     assert Run(folder).about["state"] == "finished"
 
 

@@ -20,8 +20,8 @@ from fastcaps.cli.export import export
 from fastcaps.data import load
 from fastcaps.nn.pretrained import save_folded_from
 from fastcaps.training import Run
+from fastcaps.training.accuracy import count_correct
 from fastcaps.training.result import public
-from fastcaps.training.trainer import count_correct
 from tools.cards import card
 
 ROOT = Path(__file__).parent.parent

@@ -129,7 +129,7 @@ def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_
     assert [row["routing"] for row in json.loads(done.stdout)["history"]] == ["dynamic", "fixed", "fixed"]
     assert "both accumulating for epoch 2/3 batch 2/2" in done.stderr
     settings = json.loads((tmp_path / "both" / "run.json").read_text())["settings"]
-    assert (settings["dynamic_epochs"], settings["dynamic_fraction"], settings["afresh"]) == (1, 0.5, True)
+    assert (settings["dynamic_epochs"], settings["dynamic_fraction"], settings["reinit"]) == (1, 0.5, True)
 
 
 def test_images_held_out_once_stay_held_out(run, images, tmp_path):  # noqa: F811

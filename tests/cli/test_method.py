@@ -69,7 +69,9 @@ def test_resume_and_other_coefficients(images, tmp_path):
     run = tmp_path / "run"
     invoke("train", "--data", images, "--out", run, *SMALL)
     refused = invoke("train", "--data", images, "--out", run, *SMALL, code=1)
-    assert f"error: {run} holds a run already: pass --resume to go on, or choose another folder" in refused.stderr
+    assert (
+        f"error: {run} holds a run already: pass resume=True to continue it, or choose another folder" in refused.stderr
+    )
     done = json.loads(invoke("train", "--data", images, "--out", run, "--resume", "--json", *SMALL).stdout)
     assert len(done["history"]) == 2
     missing = invoke("evaluate", run, code=1)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients
 from fastcaps.cli import app
 from fastcaps.data.registry import SETS
 from fastcaps.reproduction import Cell, all_cells, finished, losses_table
-from fastcaps.training import Trainer
+from fastcaps.training import ConsoleLogger, Trainer
 from fastcaps.workflows import reproduction
 
 ROOT = Path(__file__).parent.parent.parent
@@ -85,16 +84,12 @@ def test_a_run_leaves_its_file_and_is_not_done_again(small, monkeypatch):
 
 
 def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
-    @contextmanager
-    def impatient(name):
-        def show(report):
-            if report.epoch == 2:
-                raise KeyboardInterrupt
-
-        yield show
+    def impatient(logger, report):
+        if report.epoch == 2:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(reproduction, "training_progress", impatient)
+        patched.setattr(ConsoleLogger, "step", impatient)
         stopped = invoke(*MNIST, "--epochs", 3, "--fast-every", 2, code=130)
     assert "mnist-max_min-0 is not finished; the same command goes on from here\ninterrupted\n" in stopped.stderr
     assert not (small / "results").exists()

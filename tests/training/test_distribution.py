@@ -19,7 +19,7 @@ from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import World
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accumulation import accumulate_split
-from fastcaps.training.trainer import count_correct
+from fastcaps.training.accuracy import count_correct
 
 # 49 images in batches of 16: every fourth batch is of one image, which one of two ranks gets.
 IMAGES = 49
@@ -44,12 +44,14 @@ def train(world: World, out: Path, dtype: torch.dtype, **changes) -> None:
     settings = TrainSettings(**({"epochs": 5, "batch_size": 16, "warmup": 5, "learning_rate": 3e-3} | changes))
     torch.manual_seed(world.rank)  # the first rank's weights count
     model = CapsNet(small_config()).to(dtype)
-    trainer = Trainer(model, recording.data, settings, out, world=world)
+    trainer = Trainer(model, recording.data, settings, out)
     trainer.fit()
     seen = np.array(recording.seen)
     np.save(out / f"seen-{world.rank}.npy", seen)
     safetensors.torch.save_file(dict(model.state_dict()), out / f"weights-{world.rank}.safetensors")
-    (out / f"history-{world.rank}.json").write_text(json.dumps(trainer.progress.history))
+    (out / f"history-{world.rank}.json").write_text(
+        json.dumps([metrics.to_dict() for metrics in trainer.progress.history])
+    )
 
 
 def everything(world: World, folder: Path) -> None:

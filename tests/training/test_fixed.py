@@ -10,20 +10,23 @@ from tests.training.test_trainer import Killed, same, weights
 
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
 from fastcaps.data import Augmentation, batches
+from fastcaps.distributed import World
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn.pretrained import weights_hash
-from fastcaps.training import Report, Run, Trainer, TrainSettings
-from fastcaps.training.trainer import count_correct
+from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
+from fastcaps.training.accuracy import count_correct
+from fastcaps.training.optimization import Optimization
+from fastcaps.training.schedule import Schedule
 
 
 def trainer(data, config, out, observe=lambda report: None, master=None, **changes):
     settings = TrainSettings(**({"epochs": 4, "batch_size": 16, "warmup": 5, "learning_rate": 3e-3} | changes))
     torch.manual_seed(settings.seed)
-    return Trainer(CapsNet(config), data, settings, out, master=master, observe=observe)
+    return Trainer(CapsNet(config), data, settings, out, master=master, loggers=[CallbackLogger(observe)])
 
 
 def routed(history):
-    return [row["routing"] for row in history]
+    return [row.routing for row in history]
 
 
 def check_result(run, data, history):
@@ -37,7 +40,7 @@ def check_result(run, data, history):
     torch.testing.assert_close(fast(images).capsules, expected.capsules, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(model(images).capsules, expected.capsules, atol=1e-3)
     right = count_correct(fast, data.test, data.augmentation.test_view)
-    assert right / len(data.test) == history[-1]["test_accuracy"]
+    assert right / len(data.test) == history[-1].test_accuracy
 
 
 def test_a_new_network_with_coefficients_from_a_file(data, config, tmp_path):
@@ -47,8 +50,8 @@ def test_a_new_network_with_coefficients_from_a_file(data, config, tmp_path):
     fixed = trainer(data, config, tmp_path, master=master, epochs=40, test_every=40)
     fixed.model.routing.reset_parameters(master.values)
     history = fixed.fit()
-    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
-    assert history[-1]["test_accuracy"] > 0.8
+    assert history[-1].loss < 0.5 * history[0].loss
+    assert history[-1].test_accuracy > 0.8
     assert set(routed(history)) == {"fixed"}
     run = Run.open(tmp_path)
     check_result(run, data, history)
@@ -65,7 +68,7 @@ def test_fixed_ones_are_one_iteration_of_routing(data, config, tmp_path):
     single = trainer(data, replace(config, iterations=1), tmp_path / "single")
     single.model.load_state_dict(fixed.model.state_dict())
     for one, other in zip(fixed.fit(), single.fit(), strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert one.loss == pytest.approx(other.loss, rel=1e-4)
 
 
 def test_softmax_networks_start_at_an_equal_share(config):
@@ -80,7 +83,7 @@ def test_dynamic_epochs_then_fixed(data, config, tmp_path):
     run = trainer(data, config, tmp_path, reports.append, epochs=10, dynamic_epochs=4, test_every=10)
     history = run.fit()
     assert routed(history) == ["dynamic"] * 4 + ["fixed"] * 6
-    assert history[-1]["loss"] < min(0.6 * history[0]["loss"], history[4]["loss"])
+    assert history[-1].loss < min(0.6 * history[0].loss, history[4].loss)
     check_result(Run.open(tmp_path), data, history)
     accumulating = [report for report in reports if report.task == "accumulating"]
     assert [(report.epoch, report.step, report.steps) for report in accumulating] == [(5, k, 3) for k in (1, 2, 3)]
@@ -89,41 +92,41 @@ def test_dynamic_epochs_then_fixed(data, config, tmp_path):
 
 
 def test_dynamic_epochs_on_a_part_of_the_images(data, config, tmp_path):
-    run = trainer(data, config, tmp_path, epochs=3, dynamic_epochs=2, dynamic_fraction=0.5)
     seen: list[int] = []
-    run.observe = lambda report: seen.append(report.steps)
+    options = {"epochs": 3, "dynamic_epochs": 2, "dynamic_fraction": 0.5}
+    run = trainer(data, config, tmp_path, lambda report: seen.append(report.steps), **options)
     history = run.fit()
-    assert [run.steps(epoch) for epoch in range(3)] == [2, 2, 3]
+    assert [run.schedule.steps(epoch) for epoch in range(3)] == [2, 2, 3]
     assert seen == [2, 2, 2, 2, 2, 2, 3, 3, 3]  # two epochs of two steps, an accumulation of two, an epoch of three
     assert Run.open(tmp_path).master().counts.tolist() == [8, 8, 8]
-    rates = [row["learning_rate"] for row in history]
+    rates = [row.learning_rate for row in history]
     assert rates[-1] == pytest.approx(3e-3 * 0.02)
     assert rates == sorted(rates, reverse=True)
 
 
 def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_path):
-    history = trainer(data, config, tmp_path / "long", epochs=14, dynamic_epochs=2, afresh=True, test_every=14).fit()
-    assert history[-1]["loss"] < 0.7 * history[2]["loss"]
+    history = trainer(data, config, tmp_path / "long", epochs=14, dynamic_epochs=2, reinit=True, test_every=14).fit()
+    assert history[-1].loss < 0.7 * history[2].loss
     check_result(Run.open(tmp_path / "long"), data, history)
-    trainer(data, config, tmp_path / "both", epochs=5, dynamic_epochs=2, afresh=True).fit()
+    trainer(data, config, tmp_path / "both", epochs=5, dynamic_epochs=2, reinit=True).fit()
     trainer(data, config, tmp_path / "dynamic", epochs=2).fit()
     dynamic = Run.open(tmp_path / "dynamic").model()
     master = accumulate(dynamic, batches(data.train, 16, view=data.augmentation.test_view))
     torch.testing.assert_close(Run.open(tmp_path / "both").master().values, master.values, rtol=0, atol=0)
-    # Epochs are numbered on, so order and augmentation are those of epochs 3 to 5: compare the first step's rate, and
-    # that the weights have forgotten the dynamic epochs.
-    again = trainer(data, config, tmp_path / "again", epochs=5, dynamic_epochs=2, afresh=True)
-    again.progress.epoch = 2
-    fresh = trainer(data, config, tmp_path / "fresh", epochs=3)
-    assert [again._rate(step) for step in range(3)] == [fresh._rate(step) for step in range(3)]
-    again.model.routing.weight.data.zero_()
-    again.master = master
-    again._start_afresh()
+    # Epochs are numbered on, so order and augmentation are those of epochs 3 to 5: compare the learning rates, the
+    # steps of Adam, and the weights it starts from.
+    settings = TrainSettings(epochs=3, batch_size=16, warmup=5)
+    fresh = Schedule.of(settings, data.train)
+    both = Schedule.of(replace(settings, epochs=5, dynamic_epochs=2, reinit=True), data.train)
+    assert [both.rate(2, step) for step in range(3)] == [fresh.rate(0, step) for step in range(3)]
+    checkpoint = safetensors.torch.load_file(tmp_path / "both" / "checkpoint.safetensors")
+    assert checkpoint["adam.step.routing.weight"] == 9
+    model = CapsNet(config)
+    Optimization(model, TrainSettings(), World()).reinitialize(master)
     torch.manual_seed(0)
     new = CapsNet(config)
     new.routing.reset_parameters(master.values)
-    assert same(again.model.state_dict(), new.state_dict())
-    assert not again.optimizer.state
+    assert same(model.state_dict(), new.state_dict())
 
 
 def test_coefficients_are_refreshed(data, config, tmp_path):
@@ -133,10 +136,10 @@ def test_coefficients_are_refreshed(data, config, tmp_path):
         if report.task == "accumulating" and report.step == 1:
             epochs.append(report.epoch)
 
-    run = trainer(data, config, tmp_path, note, epochs=7, dynamic_epochs=2, refresh=2, test_every=7)
+    run = trainer(data, config, tmp_path, note, epochs=7, dynamic_epochs=2, refresh_every=2, test_every=7)
     history = run.fit()
     assert epochs == [3, 5, 7]
-    assert history[-1]["loss"] < 0.8 * history[0]["loss"]
+    assert history[-1].loss < 0.8 * history[0].loss
     check_result(Run.open(tmp_path), data, history)
     assert Run.open(tmp_path).master().provenance["epoch"] == 6
 
@@ -145,25 +148,25 @@ def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
     torch.manual_seed(1)
     images = list(batches(data.train, 16, view=data.augmentation.test_view))
     given = accumulate(CapsNet(config), images, iteration="after", method="pooled")
-    run = trainer(data, config, tmp_path, master=given, epochs=2, refresh=1)
+    run = trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
     run.fit()
     found = Run.open(tmp_path).master()
     assert (found.method, found.iteration, found.provenance["epoch"]) == ("pooled", 4, 1)
     assert not torch.allclose(found.values, given.values)
     given.filters.append({"name": "correct"})
-    with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh out"):
-        trainer(data, config, tmp_path, master=given, epochs=2, refresh=1)
+    with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh_every out"):
+        trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
 
 
 def test_with_a_validation_split_weights_and_coefficients_of_the_best_epoch_are_kept(data, config, tmp_path):
-    run = trainer(data, config, tmp_path, epochs=6, dynamic_epochs=2, refresh=1, validation=12)
+    run = trainer(data, config, tmp_path, epochs=6, dynamic_epochs=2, refresh_every=1, validation=12)
     history = run.fit()
-    best = max(history[2:], key=lambda row: row["validation_accuracy"])
+    best = max(history[2:], key=lambda row: row.validation_accuracy)
     assert run.progress.best == best
     fast = FastCapsNet.from_pretrained(tmp_path / "fast")
-    assert count_correct(fast, run.validation, data.augmentation.test_view) / 12 == best["validation_accuracy"]
+    assert count_correct(fast, run.validation, data.augmentation.test_view) / 12 == best.validation_accuracy
     kept = MasterCoefficients.load(tmp_path / "best" / "master.safetensors")
-    assert kept.provenance["epoch"] == best["epoch"] - 1
+    assert kept.provenance["epoch"] == best.epoch - 1
     torch.testing.assert_close(Run.open(tmp_path).master().values, kept.values, rtol=0, atol=0)
     assert int(kept.counts.sum()) == 36
 
@@ -174,7 +177,7 @@ def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
     for name, master in (("dynamic", None), ("fixed", uniform_coefficients(config))):
         only = trainer(data, config, tmp_path / name, master=master, routing_only=True, loss="cross_entropy")
         history = only.fit()
-        assert history[-1]["loss"] < history[0]["loss"]
+        assert history[-1].loss < history[0].loss
         after = weights(tmp_path / name / "model")
         assert [key for key in before if not torch.equal(before[key], after[key])] == ["routing.weight"]
         assert all(parameter.requires_grad for parameter in only.model.parameters())
@@ -191,10 +194,10 @@ def test_cross_entropy_is_what_the_first_step_descends(data, config, tmp_path):
     images, labels = next(iter(batches(data.train, len(data.train), view=data.augmentation.test_view)))
     logarithms = torch.log_softmax(5.0 * one.model(images).lengths.detach(), 1)
     expected = -sum(float(row[label]) for row, label in zip(logarithms, labels, strict=True)) / len(labels)
-    assert one.fit()[0]["loss"] == pytest.approx(expected, rel=1e-5)
+    assert one.fit()[0].loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"afresh": True}, {"refresh": 1}, {"routing_only": True}])
+@pytest.mark.parametrize("changes", [{}, {"reinit": True}, {"refresh_every": 1}, {"routing_only": True}])
 @pytest.mark.parametrize("kill", range(1, 16, 2))
 def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, kill, changes):
     options = {"epochs": 3, "dynamic_epochs": 1, "validation": 12, **changes}
@@ -220,7 +223,7 @@ def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_p
 
 @pytest.mark.parametrize("call", range(1, 9))
 def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypatch, call):
-    options = {"epochs": 3, "dynamic_epochs": 1, "refresh": 1, "validation": 12}
+    options = {"epochs": 3, "dynamic_epochs": 1, "refresh_every": 1, "validation": 12}
     trainer(data, config, tmp_path / "whole", **options).fit()
     original, seen = MasterCoefficients.save, 0
 
@@ -268,19 +271,19 @@ def test_what_does_not_go_together_is_refused(data, config, tmp_path):
     with pytest.raises(ValueError, match="from the start has no dynamic_epochs: give one of them"):
         trainer(data, config, tmp_path, master=master, dynamic_epochs=1)
     with pytest.raises(ValueError, match="only fixed coefficients are refreshed: give master coefficients, or dynamic"):
-        trainer(data, config, tmp_path, refresh=1)
+        trainer(data, config, tmp_path, refresh_every=1)
     wider = uniform_coefficients(replace(config, capsule_types=8))
     i = config.lower_capsules
     with pytest.raises(ValueError, match=f"master coefficients are for {2 * i}×3 capsules, this model has {i}×3"):
         trainer(data, config, tmp_path, master=wider)
     with pytest.raises(ValueError, match="dynamic_fraction is 0, expected a part above 0, at most 1"):
         TrainSettings(dynamic_fraction=0)
-    with pytest.raises(ValueError, match="dynamic_fraction and afresh are for runs with dynamic_epochs: give their"):
-        TrainSettings(afresh=True)
+    with pytest.raises(ValueError, match="dynamic_fraction and reinit are for runs with dynamic_epochs: give their"):
+        TrainSettings(reinit=True)
     with pytest.raises(ValueError, match="dynamic_epochs is 4, expected a whole number from 1 to 3, less than all"):
         TrainSettings(epochs=4, dynamic_epochs=4)
-    with pytest.raises(ValueError, match="refresh is -1, expected a whole number, at least 0"):
-        TrainSettings(refresh=-1)
+    with pytest.raises(ValueError, match="refresh_every is -1, expected a whole number, at least 0"):
+        TrainSettings(refresh_every=-1)
 
 
 def test_dynamic_epochs_need_every_class(config, tmp_path):

@@ -72,8 +72,8 @@ def test_settings_of_runs_from_before_there_were_all():
         ({"reconstruction_weight": -1.0}, "reconstruction_weight is -1.0, expected a number, at least 0"),
         ({"positive_margin": 0.1}, "the margins are 0.1 and 0.1: expected 0 ≤ negative < positive ≤ 1"),
         (
-            {"routing_only": True, "afresh": True, "epochs": 3, "dynamic_epochs": 1},
-            "routing_only keeps weights that afresh draws anew: give one of them",
+            {"routing_only": True, "reinit": True, "epochs": 3, "dynamic_epochs": 1},
+            "routing_only keeps weights that reinit draws anew: give one of them",
         ),
         ({"validation": -0.1}, "validation is -0.1, expected a fraction, a number of images, or 0"),
     ],

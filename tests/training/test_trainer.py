@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -15,14 +16,17 @@ from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet
 from fastcaps.data import Augmentation
-from fastcaps.training import Report, Run, Trainer, TrainSettings
-from fastcaps.training.trainer import _stop_between_steps, count_correct
+from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
+from fastcaps.training.accuracy import count_correct
+from fastcaps.training.interrupts import stop_between_steps
 
 
-def trainer(data, config, out, observe=lambda report: None, about=None, tensorboard=False, **changes):
+def trainer(data, config, out, observe=lambda report: None, about=None, loggers=(), measure=None, **changes):
     settings = TrainSettings(**({"epochs": 3, "batch_size": 16, "warmup": 5, "learning_rate": 3e-3} | changes))
     torch.manual_seed(settings.seed)
-    return Trainer(CapsNet(config), data, settings, out, about=about, observe=observe, tensorboard=tensorboard)
+    options = {} if measure is None else {"measure": measure}
+    loggers = [CallbackLogger(observe), *loggers]
+    return Trainer(CapsNet(config), data, settings, out, about=about, loggers=loggers, **options)
 
 
 def weights(folder):
@@ -32,6 +36,10 @@ def weights(folder):
 def same(one, other):
     assert one.keys() == other.keys()
     return all((one[name] == other[name]).all() for name in one)
+
+
+def untimed(history):
+    return [replace(metrics, seconds=0) for metrics in history]
 
 
 def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
@@ -52,10 +60,11 @@ def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
 def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     reports: list[Report] = []
     history = trainer(data, config, tmp_path, reports.append, epochs=12, test_every=12, about={"command": "x"}).fit()
-    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
-    assert history[-1]["test_accuracy"] > 0.9
-    assert [row["epoch"] for row in history] == list(range(1, 13))
-    assert "test_accuracy" not in history[0]
+    assert history[-1].loss < 0.5 * history[0].loss
+    assert history[-1].test_accuracy > 0.9
+    assert [row.epoch for row in history] == list(range(1, 13))
+    assert history[0].test_accuracy is None
+    assert list(history[0].to_dict()) == ["epoch", "routing", "loss", "accuracy", "learning_rate", "seconds"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".lock",
         "checkpoint.safetensors",
@@ -64,7 +73,9 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
         "run.json",
     ]
     run = Run.open(tmp_path)
-    assert [json.loads(line) for line in run.metrics_file.read_text().splitlines()] == history
+    rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    assert rows == [metrics.to_dict() for metrics in history]
+    assert run.metrics() == history
     assert (run.about["state"], run.about["command"], run.about["data"]["train"]) == ("finished", "x", 48)
     assert run.about["settings"]["epochs"] == 12
     with pytest.raises(
@@ -77,7 +88,7 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     model = run.model()
     assert model.config == config
     assert model.provenance["data"] == "patterns"
-    assert count_correct(model, data.test, data.augmentation.test_view) / 30 == history[-1]["test_accuracy"]
+    assert count_correct(model, data.test, data.augmentation.test_view) / 30 == history[-1].test_accuracy
     assert len(reports) == 36
     assert (reports[-1].epoch, reports[-1].epochs, reports[-1].step, reports[-1].steps) == (12, 12, 3, 3)
     assert reports[-1].seconds_left == 0
@@ -112,10 +123,7 @@ def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_p
     history = trainer(data, config, tmp_path / "cut", validation=12, checkpoint_every=every).fit(resume=True)
     for part in ("model", "best"):
         assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
-    whole = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    for row in (*history, *whole):
-        del row["seconds"]
-    assert history == whole
+    assert untimed(history) == untimed(Run.open(tmp_path / "whole").metrics())
 
 
 PROGRAM = """
@@ -123,12 +131,13 @@ import sys, torch
 from pathlib import Path
 from tests.training.conftest import make_data, small_config
 from fastcaps import CapsNet
-from fastcaps.training import Trainer, TrainSettings
+from fastcaps.training import CallbackLogger, Trainer, TrainSettings
 torch.set_num_threads(1)
 torch.manual_seed(0)
 settings = TrainSettings(epochs=40, batch_size=16, warmup=5, checkpoint_every=1)
-tell = lambda report: print(report.epoch, report.step, flush=True)
-Trainer(CapsNet(small_config()), make_data(), settings, sys.argv[1], observe=tell).fit(resume="--resume" in sys.argv)
+loggers = [CallbackLogger(lambda report: print(report.epoch, report.step, flush=True))]
+trainer = Trainer(CapsNet(small_config()), make_data(), settings, sys.argv[1], loggers=loggers)
+trainer.fit(resume="--resume" in sys.argv)
 """
 
 
@@ -190,7 +199,7 @@ def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
 
 
 def test_only_a_second_ctrl_c_is_granted_at_once():
-    with _stop_between_steps() as stopped:
+    with stop_between_steps() as stopped:
         for _ in range(2):  # as a batch system sends it to all, and a launcher sends it on
             signal.raise_signal(signal.SIGTERM)
         assert stopped.is_set()
@@ -199,23 +208,20 @@ def test_only_a_second_ctrl_c_is_granted_at_once():
 
 
 @pytest.mark.parametrize("validation", [0, 12])
-def test_what_is_stopped_while_it_measures_has_its_epoch(data, config, tmp_path, monkeypatch, validation):
+def test_what_is_stopped_while_it_measures_has_its_epoch(data, config, tmp_path, validation):
     whole = trainer(data, config, tmp_path / "whole", validation=validation, test_every=1)
     whole.fit()
-    killed = trainer(data, config, tmp_path / "killed", validation=validation, test_every=1)
 
-    def measuring(split):
+    def measuring(model, epoch):
         raise Killed
 
-    monkeypatch.setattr(killed, "_accuracy", measuring)
     with pytest.raises(Killed):
-        killed.fit()
+        trainer(data, config, tmp_path / "killed", measure=measuring, validation=validation, test_every=1).fit()
     resumed = trainer(data, config, tmp_path / "killed", validation=validation, test_every=1)
     resumed.fit(resume=True)
     assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "killed/model"))
     assert resumed.progress.step == whole.progress.step == 0
-    rows = [{**row, "seconds": 0} for row in (*whole.progress.history, *resumed.progress.history)]
-    assert rows[: len(rows) // 2] == rows[len(rows) // 2 :]
+    assert untimed(resumed.progress.history) == untimed(whole.progress.history)
 
 
 @pytest.mark.parametrize("method", ["save", "save_pretrained", "write_about"])
@@ -246,10 +252,7 @@ def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypa
     started = (tmp_path / "cut" / "checkpoint.safetensors").exists()
     history = trainer(data, config, tmp_path / "cut", validation=12).fit(resume=started)
     assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
-    whole = Run.open(tmp_path / "whole").metrics()
-    for row in (*history, *whole):
-        del row["seconds"]
-    assert history == whole
+    assert untimed(history) == untimed(Run.open(tmp_path / "whole").metrics())
 
 
 def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):
@@ -274,13 +277,13 @@ def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):
 def test_with_a_validation_split_the_best_is_kept(data, config, tmp_path):
     run = trainer(data, config, tmp_path, validation=0.25, epochs=4)
     history = run.fit()
-    assert (len(run.train), len(run.validation)) == (36, 12)
-    best = max(row["validation_accuracy"] for row in history)
+    assert (len(run.schedule.train), len(run.validation)) == (36, 12)
+    best = max(row.validation_accuracy for row in history)
     assert same(weights(tmp_path / "model"), weights(tmp_path / "best"))
     model = Run.open(tmp_path).model()
     assert count_correct(model, run.validation, Augmentation().test_view) / 12 == best
     assert model.provenance["epoch"]["validation_accuracy"] == best
-    assert (Run.open(tmp_path).training_part(data).labels == run.train.labels).all()
+    assert (Run.open(tmp_path).training_part(data).labels == run.schedule.train.labels).all()
 
 
 def test_tensorboard_events_when_asked(data, config, tmp_path):
@@ -291,19 +294,19 @@ def test_tensorboard_events_when_asked(data, config, tmp_path):
             raise Killed
 
     with pytest.raises(Killed):
-        trainer(data, config, tmp_path, die, tensorboard=True).fit()
-    history = trainer(data, config, tmp_path, tensorboard=True).fit(resume=True)
+        trainer(data, config, tmp_path, die, loggers=["tensorboard"]).fit()
+    history = trainer(data, config, tmp_path, loggers=["tensorboard"]).fit(resume=True)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
-    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row["loss"] for row in history])
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx([row.loss for row in history])
 
 
 def test_broken_weights_are_never_kept(data, config, tmp_path):
     run = trainer(data, config, tmp_path)
     with torch.no_grad():
         run.model.routing.weight[0, 0, 0, 0] = torch.nan
-    message = r"the weights routing.weight are not finite any more in epoch 1, step 0: lower --learning-rate \(0.003\)"
+    message = r"the weights routing.weight are not finite any more in epoch 1, step 0: lower learning_rate=0.003"
     with pytest.raises(ValueError, match=message):
         run.fit()
     assert not (tmp_path / "checkpoint.safetensors").exists()
@@ -315,9 +318,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(data, config, tmp_path):
             run.model.routing.weight[0, 0, 0, 0] = torch.nan
 
     run = trainer(data, config, tmp_path, spoil)
-    message = (
-        r"the loss became nan in epoch 1, step 2: lower --learning-rate \(0.003\) or raise --warmup \(5\) and start"
-    )
+    message = r"the loss became nan in epoch 1, step 2: lower learning_rate=0.003 or raise warmup=5, and start"
     with pytest.raises(ValueError, match=message):
         run.fit()
     with safetensors.safe_open(tmp_path / "checkpoint.safetensors", framework="pt") as file:
@@ -350,7 +351,9 @@ def test_capsules_that_saturate_stop_the_run(data, config, tmp_path):
 def test_a_folder_that_holds_a_run_is_not_overwritten(data, config, tmp_path):
     trainer(data, config, tmp_path).fit()
     before = weights(tmp_path / "model")
-    with pytest.raises(ValueError, match="holds a run already: pass --resume to go on, or choose another folder"):
+    with pytest.raises(
+        ValueError, match="holds a run already: pass resume=True to continue it, or choose another folder"
+    ):
         trainer(data, config, tmp_path, seed=3).fit()
     assert same(before, weights(tmp_path / "model"))
 
@@ -368,7 +371,7 @@ def test_only_the_same_run_is_resumed(data, config, tmp_path):
         other.fit(resume=True)
     trainer(data, config, tmp_path, test_every=1, checkpoint_every=5).fit(resume=True)  # these change no weights
     with pytest.raises(FileNotFoundError, match="checkpoint.safetensors does not exist: there is nothing to resume"):
-        trainer(data, config, tmp_path / "none", tensorboard=True).fit(resume=True)
+        trainer(data, config, tmp_path / "none", loggers=["tensorboard"]).fit(resume=True)
     assert not (tmp_path / "none").exists()
     (tmp_path / "checkpoint.safetensors").write_bytes(b"junk")
     with pytest.raises(ValueError, match="checkpoint.safetensors is damaged or not a safetensors file"):

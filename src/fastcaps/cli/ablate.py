@@ -60,7 +60,7 @@ def ablate(
     from fastcaps.analysis.figures import figure_bytes
     from fastcaps.master import Method
     from fastcaps.training import Run
-    from fastcaps.training.trainer import versions
+    from fastcaps.training.result import versions
 
     opened = Run.open(run)
     if out is None:

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps._progress import training_progress
 from fastcaps.cli._common import Json, Threads, chosen, command, print_json, print_table
 
 
@@ -30,16 +29,15 @@ def demo(
     from fastcaps import workflows
     from fastcaps.data import load
     from fastcaps.nn import CapsNet
-    from fastcaps.training import Trainer, TrainSettings
+    from fastcaps.training import ConsoleLogger, Trainer, TrainSettings
     from fastcaps.workflows._common import select_device
 
     select_device("cpu", threads)
     data = load("digits")
     settings = TrainSettings.for_data("digits", **chosen(epochs=epochs, seed=seed))
     torch.manual_seed(seed)
-    with training_progress("training") as observe:
-        trainer = Trainer(CapsNet(data.config()), data, settings, out, observe=observe)
-        trainer.fit(resume=trainer.run.checkpoint_file.exists())
+    trainer = Trainer(CapsNet(data.config()), data, settings, out, loggers=[ConsoleLogger("training")])
+    trainer.fit(resume=trainer.run.checkpoint_file.exists())
     workflows.accumulate(trainer.run, device="cpu")
     evaluation = workflows.evaluate(trainer.run, out, device="cpu")
     workflows.analyze(trainer.run, device="cpu")

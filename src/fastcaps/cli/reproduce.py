@@ -172,7 +172,7 @@ def _check_asked(
     if cell in done:
         about, where, measured = done[cell], _file(results, cell), done[cell]["metrics"]
     elif run.about_file.is_file():
-        about, where, measured = run.about, run.folder, run.metrics()
+        about, where, measured = run.about, run.folder, [row.to_dict() for row in run.metrics()]
         check_run(about, cell, where)
     else:
         return

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from fastcaps._extras import require
-from fastcaps._progress import training_progress
 from fastcaps.cli._common import (
     DataDir,
     Device,
@@ -166,8 +165,8 @@ def train(
         checkpoint_every=checkpoint_every,
         dynamic_epochs=dynamic_epochs,
         dynamic_fraction=dynamic_fraction,
-        afresh=afresh or None,
-        refresh=refresh,
+        reinit=afresh or None,
+        refresh_every=refresh,
         routing_only=routing_only or None,
     )
     about: dict[str, Any] = {"command": shlex.join(["fastcaps", *sys.argv[1:]])}
@@ -210,23 +209,13 @@ def train(
         check_not_held_out(coefficients, images, settings)
         if start is None:
             model.routing.reset_parameters(coefficients.values)
-    with training_progress(out.name) as observe:
-        trainer = Trainer(
-            model,
-            images,
-            settings,
-            out,
-            master=coefficients,
-            about=about,
-            observe=observe,
-            tensorboard=tensorboard,
-            world=world,
-        )
-        history = trainer.fit(resume=resume or _restarted(out))
+    loggers = ["console", *(["tensorboard"] if tensorboard else [])]
+    trainer = Trainer(model, images, settings, out, master=coefficients, about=about, loggers=loggers)
+    history = trainer.fit(resume=resume or _restarted(out))
     if as_json:
-        print_json({"run": str(out), "history": history})
+        print_json({"run": str(out), "history": [metrics.to_dict() for metrics in history]})
     else:
-        kept = trainer.progress.best or history[-1]
+        kept = trainer.progress.selected.to_dict()
         words = [f"loss {kept['loss']:.4f}", f"training accuracy {kept['accuracy']:.2%}"]
         words += [f"{part} accuracy {kept[f'{part}_accuracy']:.2%}" for part in _measured(kept)]
         typer.echo(f"{out}: epoch {kept['epoch']} of {len(history)}, {', '.join(words)}")

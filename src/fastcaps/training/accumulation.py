@@ -6,7 +6,7 @@ the finished columns travel. Either way an image is read once, by one rank, and 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps._machine import free_bytes
-from fastcaps.data import Split, batches
-from fastcaps.distributed import SINGLE, World
+from fastcaps.data import DataSet, Split, batches
+from fastcaps.distributed import SINGLE, World, current
 from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, accumulate
 from fastcaps.master.accumulator import accumulate_batch, checked_iteration, combined
 from fastcaps.nn import CapsNet
+from fastcaps.nn.inference import evaluating
 from fastcaps.nn.pretrained import weights_hash
+from fastcaps.training.run import training_provenance
+from fastcaps.training.settings import TrainSettings
 
 # Sums, their copy in the result, and the content of the file.
 _COPIES = 3
@@ -141,3 +144,47 @@ def accumulate_split(
             del one
 
     return combined(sums(planned.parts), provenance, method, world, keep_sums=False)
+
+
+def accumulate_between_epochs(
+    model: CapsNet,
+    images: Split,
+    data: DataSet,
+    settings: TrainSettings,
+    epoch: int,
+    previous: MasterCoefficients | None,
+    observe: Callable[[str, int], None],
+) -> MasterCoefficients:
+    """Accumulate the coefficients that the next epochs of a run are trained with, in all processes.
+
+    Args:
+        model: the network in training; it gets its mode back.
+        images: images whose coefficients are accumulated.
+        data: their data set.
+        settings: constants of the run.
+        epoch: number of epochs done.
+        previous: coefficients of the epochs before, whose iteration and method are kept.
+        observe: told what is done, and the number of images after each batch.
+    """
+    task, world = "accumulating", current()
+
+    def announce(words: str) -> None:
+        nonlocal task
+        task = "accumulating in parts"
+
+    iteration: int | Literal["after"] | None = None if previous is None else previous.iteration
+    if iteration == model.config.iterations + 1:
+        iteration = "after"
+    with evaluating(model):
+        return accumulate_split(
+            model,
+            images,
+            data.augmentation.test_view,
+            settings.batch_size,
+            iteration=iteration,
+            method="containers" if previous is None else cast(Method, previous.method),
+            observe=world.counting(lambda count: observe(task, count)),
+            announce=announce,
+            world=world,
+            provenance={**training_provenance(data, settings.to_dict()), "epoch": epoch},
+        )

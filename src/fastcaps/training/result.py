@@ -1,9 +1,11 @@
 """A finished run as one small JSON: how it was made and what was measured, for ``results/`` and for tables."""
 
+import platform
 import shlex
 from typing import Any
 
 from fastcaps._machine import processor_name, processors
+from fastcaps._version import __version__
 from fastcaps.training.run import Run
 
 
@@ -16,7 +18,12 @@ def result_of(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
     """
     kept = {name: value for name, value in evaluation.items() if name != "run"}
     # Runs from before they said where they were made are evaluated where they were made, most likely.
-    return {"machine": machine(), **public(run.about), "metrics": run.metrics(), "evaluation": kept}
+    return {
+        "machine": machine(),
+        **public(run.about),
+        "metrics": [metrics.to_dict() for metrics in run.metrics()],
+        "evaluation": kept,
+    }
 
 
 def public(about: dict[str, Any]) -> dict[str, Any]:
@@ -39,3 +46,15 @@ def without_data_dir(command: str) -> str:
 def machine() -> dict[str, Any]:
     """What a run is made on."""
     return {"processor": processor_name(), "cores": processors()}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    import torch
+
+    return {
+        "fastcaps": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps.bundled import names_expected, resolve
+from fastcaps.training.reports import EpochMetrics
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet, Split
@@ -143,9 +144,11 @@ class Run:
         finally:
             lock.release()
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """One entry an epoch."""
-        return [json.loads(line) for line in self.metrics_file.read_text().splitlines()]
+    def metrics(self) -> list[EpochMetrics]:
+        """Return the metrics of all epochs that are done."""
+        if not self.metrics_file.is_file():
+            return []
+        return [EpochMetrics.from_dict(json.loads(line)) for line in self.metrics_file.read_text().splitlines()]
 
     def model(self) -> "CapsNet":
         """The trained network."""

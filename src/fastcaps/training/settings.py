@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
+from fastcaps.training._renamed import renamed_fields
+
 Decay = Literal["exponential", "cosine"]
 Loss = Literal["margin", "cross_entropy"]
 
@@ -24,6 +26,10 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+_RENAMED = {"afresh": "reinit", "refresh": "refresh_every"}
+
+
+@renamed_fields(**_RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """What decides a run, beside network, data and number of threads.
@@ -48,8 +54,8 @@ class TrainSettings:
         dynamic_epochs: epochs with dynamic routing, after which coefficients are accumulated and stay fixed; all when
             None.
         dynamic_fraction: part of the training images that the dynamic epochs and their accumulation use.
-        afresh: whether the weights start anew when the coefficients have been accumulated.
-        refresh: epochs after which fixed coefficients are accumulated again; never when 0.
+        reinit: whether the weights are drawn anew when the coefficients have been accumulated.
+        refresh_every: epochs after which fixed coefficients are accumulated again; never when 0.
         routing_only: whether the weights of the routing layer alone are trained, and all others stay what they are.
     """
 
@@ -71,8 +77,8 @@ class TrainSettings:
     checkpoint_every: int = 0
     dynamic_epochs: int | None = None
     dynamic_fraction: float = 1.0
-    afresh: bool = False
-    refresh: int = 0
+    reinit: bool = False
+    refresh_every: int = 0
     routing_only: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +90,7 @@ class TrainSettings:
             "warmup": 0,
             "test_every": 0,
             "checkpoint_every": 0,
-            "refresh": 0,
+            "refresh_every": 0,
         }.items():
             value = getattr(self, name)
             if type(value) is not int or not least <= value < 2**63:
@@ -107,11 +113,11 @@ class TrainSettings:
             raise ValueError(f"validation is {self.validation!r}, expected a fraction, a number of images, or 0")
         if not 0 < self.dynamic_fraction <= 1:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
-        if self.routing_only and self.afresh:
-            raise ValueError("routing_only keeps weights that afresh draws anew: give one of them")
+        if self.routing_only and self.reinit:
+            raise ValueError("routing_only keeps weights that reinit draws anew: give one of them")
         if self.dynamic_epochs is None:
-            if self.dynamic_fraction != 1 or self.afresh:
-                raise ValueError("dynamic_fraction and afresh are for runs with dynamic_epochs: give their number")
+            if self.dynamic_fraction != 1 or self.reinit:
+                raise ValueError("dynamic_fraction and reinit are for runs with dynamic_epochs: give their number")
         elif type(self.dynamic_epochs) is not int or not 0 < self.dynamic_epochs < self.epochs:
             raise ValueError(
                 f"dynamic_epochs is {self.dynamic_epochs!r}, expected a whole number from 1 to {self.epochs - 1}, "
@@ -130,14 +136,24 @@ class TrainSettings:
         return cls(**({"epochs": epochs, "learning_rate": rate, "warmup": 0} | changes))
 
     @classmethod
-    def with_defaults(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """A run's settings, with the defaults of those that there were not yet when it was made."""
-        return {**cls().to_dict(), **settings}
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the settings of a run, as stored in its ``run.json`` by this or an earlier version."""
+        return cls(**cls.renamed(values))
+
+    @staticmethod
+    def renamed(values: dict[str, Any]) -> dict[str, Any]:
+        """Return stored settings under their present names."""
+        return {_RENAMED.get(name, name): value for name, value in values.items()}
 
     @classmethod
-    def loss_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Of a run's settings those that say what is learned, and from how many images at a time."""
-        known = cls.with_defaults(settings)
+    def with_defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return stored settings, with the defaults of those that did not exist when they were stored."""
+        return {**cls().to_dict(), **cls.renamed(values)}
+
+    @classmethod
+    def loss_settings(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the stored settings that decide what is learned, and from how many images per step."""
+        known = cls.with_defaults(values)
         names = ["batch_size", "loss", "sharpness", "positive_margin", "negative_margin", "negative_weight"]
         if not known["routing_only"]:  # which needs no decoder
             names.append("reconstruction_weight")

@@ -16,8 +16,8 @@ from fastcaps.data import batches
 from fastcaps.distributed import current
 from fastcaps.nn import FastCapsNet
 from fastcaps.nn.pretrained import weights_hash
+from fastcaps.training.result import versions
 from fastcaps.training.run import Run
-from fastcaps.training.trainer import versions
 from fastcaps.workflows._common import load_run, open_run, select_device, share
 
 

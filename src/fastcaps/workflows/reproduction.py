@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from fastcaps._progress import training_progress
 from fastcaps.analysis.results import Evaluation
 from fastcaps.data import DataSet, batches, load
 from fastcaps.master import accumulate as accumulate_network
@@ -14,9 +13,9 @@ from fastcaps.nn import CapsNet
 from fastcaps.reproduction import Cell, network
 from fastcaps.reproduction.cells import check_result
 from fastcaps.training import Trainer, TrainSettings
+from fastcaps.training.accuracy import count_correct
 from fastcaps.training.result import result_of
 from fastcaps.training.run import Run
-from fastcaps.training.trainer import count_correct
 from fastcaps.workflows._common import given, select_device
 from fastcaps.workflows.accumulation import accumulate
 from fastcaps.workflows.evaluation import evaluate
@@ -88,7 +87,7 @@ def _train(
     fast_every = fast_every or (run.about.get("fast_every") if begun else None)
     images = run.data(data_dir) if begun else load(cell.data, data_dir=data_dir)
     if begun:
-        settings = TrainSettings(**run.about["settings"])
+        settings = TrainSettings.from_dict(run.about["settings"])
     else:
         every = test_every or (_SELDOM if len(images.test) >= _LARGE else 1)
         settings = TrainSettings.for_data(
@@ -103,10 +102,9 @@ def _train(
             return {}
         return {"fast_test_accuracy": _fast_accuracy(model, run, images)}
 
-    with training_progress(cell.name) as observe:
-        about = {"command": words, **given(fast_every=fast_every)}
-        trainer = Trainer(model, images, settings, run.folder, about=about, observe=observe, measure=measure)
-        trainer.fit(resume=run.checkpoint_file.exists())
+    about = {"command": words, **given(fast_every=fast_every)}
+    trainer = Trainer(model, images, settings, run.folder, about=about, measure=measure)
+    trainer.fit(resume=run.checkpoint_file.exists())
 
 
 def _fast_accuracy(model: CapsNet, run: Run, images: DataSet) -> float:

@@ -1,0 +1,31 @@
+"""Stopping a run between two steps, when it is interrupted or terminated."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def stop_between_steps() -> Iterator[threading.Event]:
+    """Turn Ctrl-C and SIGTERM into an event that is looked at after each step; a second Ctrl-C interrupts at once.
+
+    A second SIGTERM does not: batch systems send it to every process, and launchers forward it.
+    """
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def request(number: int, frame: Any) -> None:
+        if stopped.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopped.set()
+
+    handlers = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

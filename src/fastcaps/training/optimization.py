@@ -1,0 +1,135 @@
+"""Steps of Adam on the objective, in one process or in several that share each batch."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fastcaps.distributed import World
+from fastcaps.master import MasterCoefficients
+from fastcaps.nn import CapsNet
+from fastcaps.training.objective import Objective
+from fastcaps.training.settings import TrainSettings
+
+# Capsules whose mean length stays above this for so many steps have no gradient left to learn from.
+_SATURATED, _PATIENCE = 0.99, 50
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of all processes.
+
+    Attributes:
+        loss: mean loss per image.
+        images: size of the batch.
+        correct: number of images classified correctly.
+        length: mean length of the class capsules.
+        stopped: whether a process was asked to stop.
+    """
+
+    loss: float
+    images: int
+    correct: float
+    length: float
+    stopped: bool
+
+
+@final
+class Optimization:
+    """A network, its objective and Adam.
+
+    Attributes:
+        adam: the optimizer.
+    """
+
+    def __init__(self, model: CapsNet, settings: TrainSettings, world: World) -> None:
+        self.adam = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
+        self._model, self._settings, self._world = model, settings, world
+        self._objective: nn.Module = Objective(model, settings)
+
+    def distribute(self) -> None:
+        """Average gradients over all processes from now on."""
+        if not self._world.is_single and not isinstance(self._objective, DistributedDataParallel):
+            # Looking for unused parameters keeps PyTorch from reordering the sums after the first step: gradients are
+            # added up in the same order in every run.
+            self._objective = DistributedDataParallel(self._objective, find_unused_parameters=True)
+
+    def reinitialize(self, master: MasterCoefficients) -> None:
+        """Draw the weights anew for these coefficients, and forget Adam's moments."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self._settings.seed)
+            fresh = CapsNet(self._model.config)
+            fresh.routing.reset_parameters(master.values)
+            self._model.load_state_dict(fresh.state_dict())
+        self.adam = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate, fused=True)
+
+    def step(self, batch: tuple[Tensor, Tensor], total: int, rate: float, fixed: Tensor | None, stopped: bool) -> Step:
+        """Take one step.
+
+        Args:
+            batch: images ``(b c h w)`` and labels ``(b)`` of this process.
+            total: images of all processes.
+            rate: learning rate.
+            fixed: coefficients ``(i j)`` in place of dynamic routing.
+            stopped: whether this process was asked to stop.
+        """
+        images, labels = batch
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        loss, lengths = self._objective(images, labels, fixed)
+        if not self._world.is_single:
+            # Gradients are averaged over processes, and the loss is a mean over this one's images.
+            loss = loss * (self._world.size * len(labels) / total)
+        self.adam.zero_grad()
+        torch.autograd.backward(loss)
+        self.adam.step()
+        correct = float((lengths.argmax(1) == labels).sum())
+        if self._world.is_single:
+            return Step(float(loss.detach()), total, correct, float(lengths.mean()), stopped)
+        sums = torch.tensor(
+            [float(loss.detach()) / self._world.size, correct, float(lengths.sum()), float(stopped)],
+            dtype=torch.float64,
+        )
+        self._world.all_reduce_now(sums)
+        mean, correct, length, requests = sums.tolist()
+        return Step(mean, total, correct, length / (total * lengths.shape[1]), requests > 0)
+
+    @contextmanager
+    def routing_only(self) -> Iterator[None]:
+        """Train the weights of the routing layer alone."""
+        own = {id(parameter) for parameter in self._model.routing.parameters()}
+        others = [entry for entry in self._model.parameters() if id(entry) not in own and entry.requires_grad]
+        for parameter in others:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in others:
+                parameter.requires_grad_(True)
+
+    def check_step(self, step: Step, saturated: int, where: str) -> int:
+        """Raise when the run can't learn any more; return the number of steps in a row with saturated capsules."""
+        if not math.isfinite(step.loss):
+            raise ValueError(f"the loss became {step.loss} {where}: {self._advice()}")
+        saturated = saturated + 1 if step.length > _SATURATED else 0
+        if saturated >= _PATIENCE:
+            raise ValueError(
+                f"the capsules have saturated {where}: their mean length was {step.length:.3f}, above {_SATURATED} for "
+                f"{_PATIENCE} steps, where nothing is learned: {self._advice()}"
+            )
+        return saturated
+
+    def check_weights(self, where: str) -> None:
+        """Raise when a weight is not finite, so that broken weights are never saved."""
+        for name, parameter in self._model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise ValueError(f"the weights {name} are not finite any more {where}: {self._advice()}")
+
+    def _advice(self) -> str:
+        rate, warmup = self._settings.learning_rate, self._settings.warmup
+        return f"lower learning_rate={rate:g} or raise warmup={warmup}, and start again"
