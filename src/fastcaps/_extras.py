@@ -11,6 +11,11 @@ _EXTRA = {
     "onnx": "export",
     "onnxscript": "export",
     "onnxruntime": "runtime",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "httptools": "serve",
+    "python_multipart": "serve",
+    "prometheus_client": "serve",
 }
 
 

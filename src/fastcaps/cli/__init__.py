@@ -18,6 +18,7 @@ from fastcaps.cli import (
     models,
     predict,
     reproduce,
+    serve,
     train,
 )
 from fastcaps.cli._common import quiet, wait_for_the_first
@@ -58,6 +59,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("models")(models.models)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
+app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 
 

@@ -1,0 +1,177 @@
+"""The networks that a server answers with: opened by name, by exported file, or by run folder."""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcaps._extras import require
+from fastcaps.bundled import ONNX, names_expected, resolve
+from fastcaps.runtime import Predictor, load
+from fastcaps.runtime.pictures import BLACK_EDGES, TakesImages
+
+if TYPE_CHECKING:
+    from fastcaps.serving.network import TrainedNetwork
+
+Lengths = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A network with a name.
+
+    Attributes:
+        name: in addresses.
+        routing: that it answers with unless asked otherwise.
+        engine: what computes that, for people.
+        image: how a picture becomes an input.
+        class_names: in the order of the lengths.
+        background: brightness of the edge of the training images; None where it means nothing.
+        card: everything known of it, as JSON.
+        predictor: for inference without PyTorch; None for a run folder without an exported file.
+        folder: of the run, for what needs PyTorch; None for a bare file, or where PyTorch is not installed.
+        threads: CPU threads of one call.
+    """
+
+    name: str
+    routing: str
+    engine: str
+    image: TakesImages
+    class_names: tuple[str, ...]
+    background: float | None
+    card: dict[str, Any] = field(repr=False)
+    predictor: Predictor | None = field(repr=False)
+    folder: Path | None = None
+    threads: int | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def routings(self) -> tuple[str, ...]:
+        """The routings that it can answer with; its own first."""
+        others = ("fast", "dynamic") if self.folder is not None else ()
+        return tuple(dict.fromkeys((self.routing, *others)))
+
+    @property
+    def data(self) -> str | None:
+        """Name of the data set it was trained with, where that is known."""
+        name = self.card.get("data") or self.card.get("provenance", {}).get("data")
+        return name if isinstance(name, str) else None
+
+    @property
+    def network(self) -> "TrainedNetwork":
+        """The network in PyTorch, loaded when first used."""
+        with self._lock:
+            return self._network
+
+    @cached_property
+    def _network(self) -> "TrainedNetwork":
+        from fastcaps.serving.network import TrainedNetwork
+
+        if self.folder is None:
+            raise ValueError(f"{self.name} has no run folder, or PyTorch is not installed")
+        return TrainedNetwork(self.folder, self.threads)
+
+    def lengths(self, routing: str) -> Lengths:
+        """Return a function from images ``(b c h w)`` to lengths ``(b j)``."""
+        if self.predictor is not None and routing == self.routing:
+            return self.predictor.scores
+        # Not loaded before it is asked for: PyTorch takes seconds and hundreds of megabytes.
+        return lambda images: self.network.lengths(routing)(images)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a client has to know to use it."""
+        return {
+            "name": self.name,
+            "routing": self.routing,
+            "routings": list(self.routings),
+            "engine": self.engine,
+            "input": {"channels": self.image.channels, "height": self.image.height, "width": self.image.width},
+            "classes": list(self.class_names),
+            "explore": self.folder is not None,
+        }
+
+
+def open_models(
+    arguments: Iterable[str], *, threads: int | None = None, pytorch: bool = True
+) -> dict[str, ServedModel]:
+    """Open several networks; see `open_model`."""
+    models: dict[str, ServedModel] = {}
+    for argument in arguments:
+        model = open_model(argument, threads=threads, pytorch=pytorch)
+        if model.name in models:
+            raise ValueError(f"two networks are called {model.name}: give one another name, as other={argument}")
+        models[model.name] = model
+    return models
+
+
+def open_model(argument: str, *, threads: int | None = None, pytorch: bool = True) -> ServedModel:
+    """Open a network.
+
+    Args:
+        argument: the name of a bundled network, an exported file or a run folder; ``name=`` before it names it.
+        threads: CPU threads of one call; all when None.
+        pytorch: offer what needs PyTorch where it is installed.
+    """
+    label, _, rest = argument.partition("=") if not Path(argument).exists() else ("", "", "")
+    path = Path(rest or argument)
+    name = label if rest else path.stem if path.suffix == ".onnx" else path.resolve().name
+    if not name or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise ValueError(f"{name!r} can't be part of an address: name the network, as digits={path}")
+    if path.is_file() or path.suffix == ".onnx":
+        return _exported(name, load(path, threads), None, threads)
+    folder = resolve(path)
+    if not (folder / "run.json").is_file():
+        raise FileNotFoundError(
+            f"{path} is no file that fastcaps export made, no run folder and not {names_expected(path)}"
+        )
+    available = pytorch and find_spec("torch") is not None and (folder / "master.safetensors").is_file()
+    if (folder / ONNX).is_file():
+        return _exported(name, load(folder / ONNX, threads), folder if available else None, threads)
+    require(f"fastcaps serve {path}, which has no exported file,", "torch")
+    return _trained(name, folder, threads)
+
+
+def _exported(name: str, predictor: Predictor, folder: Path | None, threads: int | None) -> ServedModel:
+    if predictor.image is None:
+        raise ValueError(f"{name} takes inputs of shape {predictor.input_shape}, expected (channels, height, width)")
+    return ServedModel(
+        name=name,
+        routing=predictor.routing,
+        engine=f"ONNX Runtime, {predictor.precision}",
+        image=predictor.image,
+        class_names=predictor.class_names,
+        background=predictor.background,
+        card=predictor.about,
+        predictor=predictor,
+        folder=folder,
+        threads=threads,
+    )
+
+
+def _trained(name: str, folder: Path, threads: int | None) -> ServedModel:
+    from fastcaps.nn.config import CapsNetConfig
+    from fastcaps.training import Run
+
+    about = Run.open(folder).about
+    config = CapsNetConfig.from_dict(about["config"])
+    data = about["data"]["name"]
+    model = ServedModel(
+        name=name,
+        routing="fast",
+        engine="PyTorch, float32",
+        image=config,
+        class_names=config.class_names,
+        background=0.0 if data in BLACK_EDGES else None,
+        card={"data": data, "config": about["config"], "accuracy": about.get("evaluation")},
+        predictor=None,
+        folder=folder,
+        threads=threads,
+    )
+    model.lengths("fast")(np.zeros((1, config.channels, config.height, config.width), np.uint8))
+    return model
