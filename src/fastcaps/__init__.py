@@ -11,6 +11,7 @@ from fastcaps._version import __version__
 
 if TYPE_CHECKING:
     from fastcaps import analysis, data, functional, master, nn, runtime, training, workflows
+    from fastcaps.compression.search import compress
     from fastcaps.exporting import export
     from fastcaps.master.accumulator import accumulate
     from fastcaps.master.coefficients import MasterCoefficients
@@ -29,6 +30,7 @@ __all__ = [
     "record",
     "FastCapsNet",
     "export",
+    "compress",
     "functional",
     "nn",
     "master",
@@ -50,6 +52,7 @@ __getattr__, __dir__ = lazy_names(
         "fold": "fastcaps.master.folding",
         "record": "fastcaps.master.recording",
         "export": "fastcaps.exporting",
+        "compress": "fastcaps.compression.search",
         "FastCapsNet": "fastcaps.nn.fast",
         "functional": "fastcaps.functional",
         "nn": "fastcaps.nn",

@@ -107,3 +107,45 @@ def test_labels_may_be_of_any_whole_type():
         labels = torch.tensor([0, 1, 1], dtype=dtype)
         for loss in (F.margin_loss, F.cross_entropy_loss):
             torch.testing.assert_close(loss(lengths, labels), loss(lengths, labels.long()))
+
+
+def test_length_distillation_loss_is_the_divergence_from_the_teachers_shares():
+    own, wanted = torch.rand(4, 3, dtype=torch.float64), torch.rand(4, 3, dtype=torch.float64)
+    for sharpness in (1.0, 20.0):
+        expected = 0.0
+        for row, other in zip(own.tolist(), wanted.tolist(), strict=True):
+            total, others = (sum(math.exp(sharpness * length) for length in lengths) for lengths in (row, other))
+            for length, taught in zip(row, other, strict=True):
+                q, p = math.exp(sharpness * length) / total, math.exp(sharpness * taught) / others
+                expected += p * math.log(p / q)
+        np.testing.assert_allclose(F.length_distillation_loss(own, wanted, sharpness), expected / 4, rtol=1e-10)
+    # It is about differences: a constant added to all lengths is not seen.
+    assert float(F.length_distillation_loss(wanted + 0.1, wanted)) == pytest.approx(0, abs=1e-12)
+
+
+def test_capsule_distillation_loss_is_the_squared_distance():
+    own, wanted = torch.rand(4, 3, 2, dtype=torch.float64), torch.rand(4, 3, 2, dtype=torch.float64)
+    expected = sum((a - b) ** 2 for a, b in zip(own.flatten().tolist(), wanted.flatten().tolist(), strict=True)) / 4
+    np.testing.assert_allclose(F.capsule_distillation_loss(own, wanted), expected, rtol=1e-12)
+
+
+def test_gradients_of_distillation():
+    capsules = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
+    taught = torch.randn(3, 4, 2, dtype=torch.float64)
+
+    def loss(capsules):
+        lengths = F.length_distillation_loss(F.squash(capsules).norm(dim=-1), F.squash(taught).norm(dim=-1))
+        return lengths + F.capsule_distillation_loss(F.squash(capsules), F.squash(taught))
+
+    assert torch.autograd.gradcheck(loss, capsules)
+
+
+def test_distillation_of_an_empty_batch_is_nothing_and_wrong_shapes_are_refused():
+    assert float(F.length_distillation_loss(torch.rand(0, 3), torch.rand(0, 3))) == 0
+    assert float(F.capsule_distillation_loss(torch.rand(0, 3, 2), torch.rand(0, 3, 2))) == 0
+    with pytest.raises(ValueError, match=r"lengths have shape \(2, 3\), the teacher's \(2, 4\): expected the same"):
+        F.length_distillation_loss(torch.rand(2, 3), torch.rand(2, 4))
+    with pytest.raises(ValueError, match=r"capsules have shape \(2, 3\), the teacher's \(2, 3\): expected the same"):
+        F.capsule_distillation_loss(torch.rand(2, 3), torch.rand(2, 3))
+    with pytest.raises(ValueError, match="sharpness is 0, expected a number above 0"):
+        F.length_distillation_loss(torch.rand(2, 3), torch.rand(2, 3), 0)

@@ -7,7 +7,13 @@ routing coefficients ``(b i j)``, class capsules ``(b j e)``.
 
 from typing import Any
 
-from fastcaps.functional.losses import cross_entropy_loss, margin_loss, reconstruction_loss
+from fastcaps.functional.losses import (
+    capsule_distillation_loss,
+    cross_entropy_loss,
+    length_distillation_loss,
+    margin_loss,
+    reconstruction_loss,
+)
 from fastcaps.functional.normalizations import (
     LeakySoftmax,
     MaxMin,
@@ -49,6 +55,8 @@ __all__ = [
     "margin_loss",
     "cross_entropy_loss",
     "reconstruction_loss",
+    "length_distillation_loss",
+    "capsule_distillation_loss",
 ]
 
 

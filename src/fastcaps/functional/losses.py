@@ -1,4 +1,4 @@
-"""The two terms of the training loss in Sabour et al. (2017), which the paper follows (figure 1), and cross-entropy.
+"""Losses: the two terms of Sabour et al. (2017), which the paper follows (figure 1), cross-entropy, and distillation.
 
 All are summed over what belongs to one image and averaged over the batch.
 """
@@ -78,6 +78,52 @@ def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float =
             "expected the same"
         )
     return weight * (reconstructions - images).square().sum() / max(len(images), 1)
+
+
+def length_distillation_loss(lengths: Tensor, teacher_lengths: Tensor, sharpness: float = 20.0) -> Tensor:
+    """Ask for the teacher's answers: which classes it considers, and how much more one than another.
+
+    The Kullback–Leibler divergence of ``softmax(sharpness · lengths)`` from that of the teacher (Hinton et al., 2015),
+    mean over the batch.
+
+    Args:
+        lengths: ``(b j)``.
+        teacher_lengths: ``(b j)``.
+        sharpness: as for `cross_entropy_loss`.
+
+    Returns:
+        A scalar; 0 for an empty batch, and where both agree.
+    """
+    _check_same(lengths, teacher_lengths, "lengths", 2)
+    if not 0 < sharpness < math.inf:
+        raise ValueError(f"sharpness is {sharpness}, expected a number above 0")
+    own = torch.log_softmax(sharpness * lengths, 1)
+    wanted = torch.log_softmax(sharpness * teacher_lengths, 1)
+    return (wanted.exp() * (wanted - own)).sum() / max(len(lengths), 1)
+
+
+def capsule_distillation_loss(capsules: Tensor, teacher_capsules: Tensor) -> Tensor:
+    """Ask for the teacher's capsules: squared distance summed over classes and dimensions, mean over the batch.
+
+    It brings the lengths themselves back, which `length_distillation_loss` leaves open by a constant.
+
+    Args:
+        capsules: ``(b j e)``.
+        teacher_capsules: ``(b j e)``.
+
+    Returns:
+        A scalar; 0 for an empty batch.
+    """
+    _check_same(capsules, teacher_capsules, "capsules", 3)
+    return (capsules - teacher_capsules).square().sum() / max(len(capsules), 1)
+
+
+def _check_same(own: Tensor, wanted: Tensor, what: str, ndim: int) -> None:
+    if own.ndim != ndim or own.shape != wanted.shape:
+        expected = "(batch, classes)" if ndim == 2 else "(batch, classes, dimensions)"
+        raise ValueError(
+            f"{what} have shape {tuple(own.shape)}, the teacher's {tuple(wanted.shape)}: expected the same, {expected}"
+        )
 
 
 def _checked(lengths: Tensor, labels: Tensor) -> Tensor:

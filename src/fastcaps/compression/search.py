@@ -1,0 +1,319 @@
+"""The smallest network that loses no more accuracy than allowed: prune, train, measure, from large to small."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps.compression.pruning import Size, multiply_adds, prune
+from fastcaps.compression.ranking import RANKINGS, Moments, Ranking, measure_moments, rank_maps, rank_types
+from fastcaps.compression.refitting import Progress, RefitSettings, refit
+from fastcaps.compression.teacher import Teacher
+from fastcaps.data import DataSet, Split, batches
+from fastcaps.master import MasterCoefficients, fold
+from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleNetwork, FastCapsNet
+from fastcaps.nn.inference import run_batches
+
+# Parts of the capsule types and stem maps that the networks of a search have, from large to small.
+LADDER = (1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
+# Stem maps come in multiples of what processors work on at a time, where there are as many.
+_MULTIPLE = 8
+# Images to rank by, and of the held-out ones to compare rankings on.
+_RANKED, _COMPARED = 512, 2000
+_RANDOM_ORDERS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressSettings:
+    """What to look for.
+
+    Attributes:
+        max_drop: points of accuracy on the held-out images that may be lost.
+        types: capsule types of the only size to try; in proportion to ``maps`` when None.
+        maps: stem maps of the only size to try; in proportion to ``types`` when None.
+        speedup: by how many times the only size to try has fewer multiply-adds.
+        ranking: what decides which types and maps stay.
+        held_out: part of the training images, or their number, on which sizes are compared.
+        batch_size: images per step.
+        seed: of the held-out images, the order and the augmentation.
+        refit: how each size is trained.
+    """
+
+    max_drop: float = 0.1
+    types: int | None = None
+    maps: int | None = None
+    speedup: float | None = None
+    ranking: Ranking = "energy"
+    held_out: float | int = 5000
+    batch_size: int = 128
+    seed: int = 0
+    refit: RefitSettings = field(default_factory=RefitSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work, saying why."""
+        if not 0 <= self.max_drop <= 100:
+            raise ValueError(f"max_drop is {self.max_drop!r}, expected points of accuracy from 0 to 100")
+        if self.speedup is not None and not 1 < self.speedup < math.inf:
+            raise ValueError(f"speedup is {self.speedup!r}, expected a number above 1")
+        if self.speedup is not None and (self.types is not None or self.maps is not None):
+            raise ValueError("speedup decides the numbers of types and maps: give one or the other")
+        if self.ranking not in RANKINGS:
+            raise ValueError(f"ranking is {self.ranking!r}, expected one of {', '.join(RANKINGS)}")
+
+    def sizes(self, config: CapsNetConfig) -> tuple[Size, ...]:
+        """Return the sizes to try for a network, from large to small; all are smaller than the network itself."""
+        whole = Size.of(config)
+        if self.types is not None or self.maps is not None:
+            part = (self.types or 0) / whole.types or (self.maps or 0) / whole.maps
+            near = _scaled(whole, part)
+            size = Size(self.types or near.types, self.maps or near.maps)
+            if not (1 <= size.types <= whole.types and 1 <= size.maps <= whole.maps) or size == whole:
+                raise ValueError(f"the size is {size}, expected less than the {whole} of the network")
+            return (size,)
+        if self.speedup is not None:
+            return (_with_speedup(config, self.speedup),)
+        return tuple(dict.fromkeys(size for part in LADDER if (size := _scaled(whole, part)) != whole))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Accuracy on held-out images after pruning by a ranking, before any training."""
+
+    size: Size
+    ranking: Ranking
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One size.
+
+    Attributes:
+        size: of the network.
+        parameters: without the decoder's.
+        multiply_adds: per image.
+        pruned_accuracy: on the held-out images before training.
+        accuracy: on the held-out images after training.
+        history: one entry per epoch.
+    """
+
+    size: Size
+    parameters: int
+    multiply_adds: int
+    pruned_accuracy: float
+    accuracy: float
+    history: list[dict[str, Any]]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Step":
+        """Return what ``asdict`` gave."""
+        return cls(**{**values, "size": Size(**values["size"])})
+
+
+@dataclass(frozen=True, eq=False)
+class Compressed:
+    """What a search found.
+
+    Attributes:
+        network: the smallest folded network that loses no more than allowed, or of several that all lose more the best.
+        step: its measurements.
+        reference: accuracy that losses are counted from.
+        steps: all sizes that were tried, from large to small.
+        rankings: what each ranking leaves before training.
+    """
+
+    network: FastCapsNet
+    step: Step
+    reference: float
+    steps: tuple[Step, ...]
+    rankings: tuple[Ranked, ...]
+
+    @property
+    def drop(self) -> float:
+        """Points of accuracy lost on the held-out images."""
+        return 100 * (self.reference - self.step.accuracy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observer:
+    """Who is told how a search gets on.
+
+    Attributes:
+        begin: called with each size before its training, and the accuracy after pruning.
+        progress: called after each step of the training.
+        epoch: called with the accuracy on the held-out images after each epoch.
+    """
+
+    begin: Callable[[Size, float], None] = lambda size, accuracy: None
+    progress: Callable[[Progress], None] = lambda progress: None
+    epoch: Callable[[float], None] = lambda accuracy: None
+
+
+def compress(
+    model: CapsNet,
+    data: DataSet,
+    master: MasterCoefficients | Tensor | Literal["uniform"] = "uniform",
+    settings: CompressSettings | None = None,
+    *,
+    split: tuple[Split, Split] | None = None,
+    reference: float | None = None,
+    folder: str | Path | None = None,
+    observer: Observer | None = None,
+) -> Compressed:
+    """Return the smallest folded network that loses no more accuracy than allowed.
+
+    Capsule types and stem maps are removed, and what is left is trained with the coefficients folded in: on the labels
+    and on the capsules of the dynamic network, with augmented training images. Each size starts from the one before.
+    The search ends with the first size that loses too much.
+
+    Args:
+        model: a trained network; not touched.
+        data: the data set that it was trained with. Its test images are not looked at.
+        master: the coefficients to fold, as for `fastcaps.fold`.
+        settings: what to look for.
+        split: training and held-out images, where the network was trained without the latter; otherwise some of the
+            training images are held out.
+        reference: accuracy that losses are counted from; that of the model on the held-out images when None. Give one
+            where the model has been trained on these.
+        folder: for what a search that is started again goes on from; nothing is written when None.
+        observer: told how it gets on.
+    """
+    settings, observer = settings or CompressSettings(), observer or Observer()
+    search = _Search(model, data, settings, split, None if folder is None else Path(folder), observer)
+    if reference is None:
+        reference = search.accuracy(model)
+    whole = fold(model, master)
+    sizes = settings.sizes(model.config)
+    rankings = search.rankings(whole, sizes)
+    network, steps, passing = whole, [], None
+    for size in sizes:
+        network, step = search.step(network, size)
+        steps.append(step)
+        if 100 * (reference - step.accuracy) > settings.max_drop + 1e-9:
+            break
+        passing = network, step
+    chosen = passing or max(search.trained, key=lambda pair: pair[1].accuracy)
+    return Compressed(*chosen, reference, tuple(steps), rankings)
+
+
+class _Search:
+    """The parts that all sizes share: images, teacher, files."""
+
+    def __init__(
+        self,
+        model: CapsNet,
+        data: DataSet,
+        settings: CompressSettings,
+        split: tuple[Split, Split] | None,
+        folder: Path | None,
+        observer: Observer,
+    ) -> None:
+        self.settings, self.folder, self.observer = settings, folder, observer
+        train, self.held_out = split or data.validation_split(settings.held_out, settings.seed)
+        self.view = data.augmentation.test_view
+        self.teacher = Teacher(
+            model,
+            train,
+            data.augmentation,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            folder=None if folder is None else folder / "teacher",
+        )
+        self.some = [images for images, _ in batches(train.first(_RANKED), 64, view=self.view)]
+        self.trained: list[tuple[FastCapsNet, Step]] = []
+
+    def accuracy(self, network: CapsuleNetwork, limit: int | None = None) -> float:
+        """Return the accuracy on the held-out images."""
+        correct: list[int] = []
+        images = run_batches(
+            network,
+            batches(self.held_out.first(limit), 128, view=self.view),
+            lambda images, labels: correct.append(int((network.predict(images) == labels).sum())),
+        )
+        return sum(correct) / images
+
+    def rankings(self, whole: FastCapsNet, sizes: tuple[Size, ...]) -> tuple[Ranked, ...]:
+        """Return what each ranking leaves of the network at each size; a random order is the mean of several."""
+
+        def compute() -> Iterator[Ranked]:
+            moments = measure_moments(whole, self.some)
+            for size in sizes:
+                for by in RANKINGS:
+                    seeds = range(_RANDOM_ORDERS if by == "random" else 1)
+                    small = (pruned(whole, size, by, moments, seed) for seed in seeds)
+                    accuracies = [self.accuracy(network, _COMPARED) for network in small]
+                    yield Ranked(size, by, sum(accuracies) / len(accuracies))
+
+        file = None if self.folder is None else self.folder / "rankings.json"
+        if file is not None and file.is_file():
+            return tuple(Ranked(**{**row, "size": Size(**row["size"])}) for row in json.loads(file.read_bytes()))
+        rows = tuple(compute())
+        if file is not None:
+            write_atomically({file: json_bytes([asdict(row) for row in rows])})
+        return rows
+
+    def step(self, network: FastCapsNet, size: Size) -> tuple[FastCapsNet, Step]:
+        """Prune a network to a size and train it, or read what an earlier search left of that."""
+        folder = None if self.folder is None else self.folder / f"{size.types}-types-{size.maps}-maps"
+        if folder is not None and (folder / "step.json").is_file():
+            self.trained.append(
+                (FastCapsNet.from_pretrained(folder), Step.from_dict(json.loads((folder / "step.json").read_bytes())))
+            )
+            return self.trained[-1]
+        by = self.settings.ranking
+        moments = measure_moments(network, self.some) if by == "energy" else None
+        small = pruned(network, size, by, moments, self.settings.seed)
+        before = self.accuracy(small)
+        self.observer.begin(size, before)
+        history = refit(
+            small,
+            self.teacher,
+            self.settings.refit,
+            checkpoint=None if folder is None else folder / "checkpoint.safetensors",
+            after_epoch=self._measure,
+            observe=self.observer.progress,
+        )
+        count = sum(p.numel() for name, p in small.named_parameters() if not name.startswith("decoder."))
+        accuracy = history[-1]["held_out_accuracy"]
+        step = Step(size, count, multiply_adds(small.config), before, accuracy, history)
+        if folder is not None:
+            small.save_pretrained(folder)
+            write_atomically({folder / "step.json": json_bytes(asdict(step))})
+        self.trained.append((small, step))
+        return small, step
+
+    def _measure(self, network: FastCapsNet) -> dict[str, float]:
+        accuracy = self.accuracy(network)
+        self.observer.epoch(accuracy)
+        return {"held_out_accuracy": accuracy}
+
+
+def pruned(network: FastCapsNet, size: Size, by: Ranking, moments: Moments | None = None, seed: int = 0) -> FastCapsNet:
+    """Return a copy of a network with only its most important capsule types and stem maps."""
+    given = moments if by == "energy" else None
+    types = rank_types(network, by, given, seed).topk(size.types).indices
+    maps = rank_maps(network, by, types, given, seed + 1).topk(size.maps).indices
+    return prune(network, types, maps)
+
+
+def _scaled(whole: Size, part: float) -> Size:
+    maps = max(1, round(part * whole.maps))
+    if maps > _MULTIPLE:
+        maps = round(maps / _MULTIPLE) * _MULTIPLE
+    return Size(max(1, min(whole.types, round(part * whole.types))), min(whole.maps, maps))
+
+
+def _with_speedup(config: CapsNetConfig, speedup: float) -> Size:
+    """The largest size with so many times fewer multiply-adds, types and maps in proportion."""
+    whole, most = Size.of(config), multiply_adds(config) / speedup
+    for types in range(whole.types, 0, -1):
+        size = replace(_scaled(whole, types / whole.types), types=types)
+        if multiply_adds(size.config(config)) <= most:
+            return size
+    least = multiply_adds(config) / multiply_adds(Size(1, 1).config(config))
+    raise ValueError(f"speedup is {speedup:g}, expected at most about {least:.0f} for this network")

@@ -1,0 +1,114 @@
+"""What the pruned network learns from: the class capsules of the dynamic network on augmented training images."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fastcaps._files import write_atomically
+from fastcaps.data import Augmentation, Split, batches, steps_per_epoch
+from fastcaps.nn import CapsuleNetwork
+from fastcaps.nn.inference import evaluating
+from fastcaps.nn.pretrained import weights_hash
+
+
+class Lesson(NamedTuple):
+    """A batch of images ``(b c h w)``, labels ``(b)`` and the capsules ``(b j e)`` of the teacher."""
+
+    images: Tensor
+    labels: Tensor
+    capsules: Tensor
+
+
+class Teacher:
+    """Augmented training images with the teacher's capsules, the same for every network that learns from them.
+
+    Augmentation follows from seed, epoch and step, so an epoch is computed once and read again by every size. On disk
+    capsules are in half precision: a file of 2·j·e bytes per image and epoch.
+    """
+
+    def __init__(
+        self,
+        model: CapsuleNetwork,
+        images: Split,
+        view: Augmentation,
+        *,
+        batch_size: int = 128,
+        seed: int = 0,
+        folder: Path | None = None,
+    ) -> None:
+        """Make a teacher.
+
+        Args:
+            model: the network to learn from; not touched.
+            images: training images.
+            view: their augmentation.
+            batch_size: images per step.
+            seed: of order and augmentation.
+            folder: where to keep the capsules of an epoch; they are computed each time when None.
+        """
+        self.model, self.images, self.view = model, images, view
+        self.batch_size, self.seed, self.folder = batch_size, seed, folder
+        labels = hashlib.sha256(images.labels.numpy().tobytes()).hexdigest()
+        self.key: dict[str, Any] = {
+            "weights": weights_hash(model),
+            "labels": labels,
+            "augmentation": view.to_dict(),
+            "batch_size": batch_size,
+            "seed": seed,
+        }
+
+    @property
+    def steps(self) -> int:
+        """Steps per epoch."""
+        return steps_per_epoch(self.images, self.batch_size)
+
+    def lessons(self, epoch: int, start: int = 0, observe: Callable[[int], None] = lambda n: None) -> Iterator[Lesson]:
+        """Yield the batches of an epoch from a step on.
+
+        Args:
+            epoch: counted from 0.
+            start: the first step.
+            observe: told the number of images that the teacher has just answered.
+        """
+        capsules = None if self.folder is None else self._stored(epoch, observe)
+        for step, (images, labels) in enumerate(self._batches(epoch, start), start):
+            if capsules is None:
+                answers = self._ask(images)
+                observe(len(labels))
+            else:
+                answers = capsules[step * self.batch_size : step * self.batch_size + len(labels)]
+            yield Lesson(images, labels, answers.to(images.dtype))
+
+    def _batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches(self.images, self.batch_size, view=self.view, shuffle_seed=self.seed, epoch=epoch, start=start)
+
+    @torch.no_grad()
+    def _ask(self, images: Tensor) -> Tensor:
+        with evaluating(self.model):
+            capsules: Tensor = self.model(images).capsules
+        return capsules
+
+    def _stored(self, epoch: int, observe: Callable[[int], None]) -> Tensor:
+        """Capsules of all images of an epoch in its order ``(n j e)``, from disk or computed and written there."""
+        assert self.folder is not None
+        path, key = self.folder / f"seed-{self.seed}-epoch-{epoch}.safetensors", json.dumps(self.key)
+        try:
+            with safe_open(path, framework="pt") as file:
+                if (file.metadata() or {}).get("key") == key:
+                    return file.get_tensor("capsules")  # type: ignore[no-any-return]
+        except (OSError, SafetensorError):
+            pass
+        parts = []
+        for images, labels in self._batches(epoch):
+            parts.append(self._ask(images).half())
+            observe(len(labels))
+        capsules = torch.cat(parts)
+        write_atomically({path: safetensors.torch.save({"capsules": capsules}, metadata={"key": key})})
+        return capsules

@@ -1,0 +1,102 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.compression.test_refitting import data, model
+
+from fastcaps import FastCapsNet, compress
+from fastcaps.compression import CompressSettings, Observer, RefitSettings, Size, multiply_adds
+from fastcaps.data import Split
+from fastcaps.nn import CapsNetConfig
+from fastcaps.nn.pretrained import weights_hash
+
+FAST: dict[str, Any] = {"held_out": 30, "batch_size": 32, "refit": RefitSettings(epochs=1)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({}, [(16, 128), (12, 96), (8, 64), (6, 48), (4, 32)]),
+        ({"types": 12, "maps": 96}, [(12, 96)]),
+        ({"types": 8}, [(8, 64)]),
+        ({"maps": 96}, [(12, 96)]),
+    ],
+)
+def test_sizes_to_try(settings, sizes):
+    tried = CompressSettings(**settings).sizes(CapsNetConfig.mnist())
+    assert [(size.types, size.maps) for size in tried] == sizes
+
+
+@pytest.mark.parametrize("speedup", [1.5, 4, 15])
+def test_a_speedup_is_that_of_the_multiply_adds(speedup):
+    config = CapsNetConfig.mnist()
+    (size,) = CompressSettings(speedup=speedup).sizes(config)
+    reached = multiply_adds(config) / multiply_adds(size.config(config))
+    assert speedup <= reached < 1.3 * speedup
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_drop": -1.0}, "max_drop is -1.0, expected points of accuracy from 0 to 100"),
+        ({"speedup": 1.0}, "speedup is 1.0, expected a number above 1"),
+        ({"speedup": 2.0, "types": 3}, "speedup decides the numbers of types and maps: give one or the other"),
+        ({"ranking": "size"}, "ranking is 'size', expected one of energy, magnitude, random"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        CompressSettings(**settings)
+
+
+def test_sizes_that_are_not_smaller_are_refused():
+    with pytest.raises(ValueError, match="the size is 40 types, 256 maps, expected less than the 32 types, 256 maps"):
+        CompressSettings(types=40).sizes(CapsNetConfig.mnist())
+    with pytest.raises(ValueError, match="speedup is 1e\\+06, expected at most about"):
+        CompressSettings(speedup=1e6).sizes(CapsNetConfig.mnist())
+
+
+def test_the_smallest_size_that_loses_no_more_than_allowed():
+    everything = compress(model(), data(), settings=CompressSettings(max_drop=100, **FAST))
+    assert [step.size for step in everything.steps] == [Size(2, 3), Size(2, 2), Size(1, 2), Size(1, 1)]
+    assert Size.of(everything.network.config) == everything.step.size == Size(1, 1)
+    assert len(everything.rankings) == 12
+    assert everything.drop == pytest.approx(100 * (everything.reference - everything.step.accuracy))
+    nothing = compress(model(), data(), settings=CompressSettings(max_drop=0, **FAST), reference=1.0)
+    assert len(nothing.steps) == 1
+    assert nothing.step is nothing.steps[0]
+
+
+def test_a_search_goes_on_from_its_folder(tmp_path):
+    settings = CompressSettings(max_drop=100, **FAST)
+    begun: list[Size] = []
+    first = compress(model(), data(), "uniform", settings, folder=tmp_path)
+    (tmp_path / "1-types-1-maps" / "step.json").unlink()
+    observer = Observer(begin=lambda size, accuracy: begun.append(size))
+    again = compress(model(), data(), "uniform", settings, folder=tmp_path, observer=observer)
+    assert begun == [Size(1, 1)]
+    assert weights_hash(again.network) == weights_hash(first.network)
+    assert (again.steps, again.rankings) == (first.steps, first.rankings)
+    stored = json.loads((tmp_path / "2-types-3-maps" / "step.json").read_bytes())
+    assert stored["accuracy"] == first.steps[0].accuracy
+    assert Size.of(FastCapsNet.from_pretrained(tmp_path / "2-types-3-maps").config) == Size(2, 3)
+
+
+def test_held_out_images_are_those_given_and_test_images_are_not_looked_at():
+    images = data()
+    seen: list[int] = []
+
+    def read(indices: torch.Tensor) -> torch.Tensor:
+        seen.append(len(indices))
+        return images.test.images(indices)
+
+    watched = Split(images.test.labels, read)
+    split = images.train.subset(torch.arange(100)), images.train.subset(torch.arange(100, 150))
+    result = compress(
+        model(), replace(images, test=watched), settings=CompressSettings(types=2, **FAST), split=split, reference=0.5
+    )
+    assert result.reference == 0.5
+    assert (result.step.accuracy * 50) % 1 == pytest.approx(0)
+    assert not seen
