@@ -9,6 +9,7 @@ from tools.cards import card
 from typer.testing import CliRunner
 
 from fastcaps import CapsNet, FastCapsNet, bundled
+from fastcaps._result import plain
 from fastcaps.cli import app
 from fastcaps.runtime import load
 from fastcaps.training import Run
@@ -37,23 +38,23 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
     bundle.main()
     folder = package / "small"
     said = bundled.describe("small")
-    assert json.dumps(said, indent=2) in capsys.readouterr().out
-    assert said["onnx"] == str(folder / bundled.ONNX)
+    assert json.dumps(plain(said), indent=2) in capsys.readouterr().out
+    assert said.onnx == str(folder / bundled.ONNX)
     about = Run.open("small").about
     assert "somewhere" not in about["command"]
-    assert about["evaluation"] == said["accuracy"]
+    assert about["evaluation"] == said.accuracy
     # The stored weights are halves, and what was measured is what they do.
     stored = CapsNet.from_pretrained("small").state_dict()
     for name, tensor in run.model().state_dict().items():
         torch.testing.assert_close(stored[name], tensor.half().float(), rtol=0, atol=0)
-    assert about["embedded_digits"]["dynamic"] == said["accuracy"]["dynamic"]  # its test images are the same digits
-    assert about["embedded_digits"]["fast"] == said["accuracy"]["fast"]
+    assert about["embedded_digits"]["dynamic"] == said.accuracy["dynamic"]  # its test images are the same digits
+    assert about["embedded_digits"]["fast"] == said.accuracy["fast"]
     assert load(folder / bundled.ONNX).config == FastCapsNet.from_pretrained("small").config
     text = (folder / "README.md").read_text()
     assert text == card(folder)
     for words in (
-        said["weights_sha256"],
-        f"{said['accuracy']['fast']:.2%}",
+        said.weights_sha256,
+        f"{said.accuracy['fast']:.2%}",
         "`model.int8.onnx`",
         "Apache-2.0",
         "1 epochs",

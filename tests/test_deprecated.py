@@ -74,3 +74,13 @@ def test_names_that_the_field_knows():
     for module in (master, distributed):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             module.nothing  # noqa: B018
+
+
+def test_data_download(monkeypatch, tmp_path):
+    from fastcaps import data
+
+    monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path))
+    with pytest.warns(DeprecationWarning, match=r"fastcaps.data.get: use fastcaps.data.download"):
+        get = data.get
+    status = get("digits")
+    assert (status["name"], status["at_hand"], status["image_shape"]) == ("digits", True, [1, 28, 28])

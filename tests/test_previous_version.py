@@ -97,3 +97,8 @@ def test_bundled_networks():
         run = Run.open(name)
         assert torch.equal(fast.routing.weight, fastcaps.fold(model, run.master()).routing.weight)
         assert fast.provenance["master"] == run.master().summary()
+
+
+def test_backgrounds_of_runs_that_do_not_state_them():
+    assert Run.open(FILES / "run-max_min").background == 0.0
+    assert Run.open("cifar10").background is None

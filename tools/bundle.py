@@ -16,6 +16,7 @@ import torch
 
 from fastcaps import CapsNet, FastCapsNet, bundled, workflows
 from fastcaps._files import json_bytes, write_atomically
+from fastcaps._result import plain
 from fastcaps.cli.export import export
 from fastcaps.data import load
 from fastcaps.nn.pretrained import save_folded_from
@@ -48,7 +49,7 @@ def main() -> None:
     if run.about["state"] != "finished":
         parser.error(f"{arguments.run} is not finished")
     bundle(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
-    print(json.dumps(bundled.describe(arguments.name), indent=2))
+    print(json.dumps(plain(bundled.describe(arguments.name)), indent=2))
 
 
 def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool = False) -> None:

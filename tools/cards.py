@@ -37,7 +37,7 @@ _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 def card(folder: Path) -> str:
     """The card as Markdown."""
     about = json.loads((folder / "run.json").read_bytes())
-    found = bundled.describe(folder.name)
+    network = bundled.describe(folder.name)
     data, settings, config = about["data"], about["settings"], about["config"]
     title, rule = TITLES.get(data["name"], data["name"]), NORMALIZATIONS[config["normalization"]]
     use, limit = _USES.get(data["name"], (f"Images as {title} has them.", "Other images are another matter."))
@@ -79,10 +79,10 @@ A capsule's length is no calibrated probability. Of images from elsewhere nothin
 
 ## Files
 
-- `model/`: the weights, SHA-256 `{found["weights_sha256"]}`
+- `model/`: the weights, SHA-256 `{network.weights_sha256}`
 - `master.safetensors`: the master coefficients, and the sums they are made of
 - `run.json`: settings, data with hashes, versions, accuracies
-{_onnx(found)}
+{_onnx(network)}
 Licence of the weights: Apache-2.0, as fastcaps. The training images are not in here and have terms of their own.
 """
 
@@ -106,10 +106,10 @@ dynamic {dynamic:.2%}, fast {fast:.2%}.
 """
 
 
-def _onnx(found: dict[str, Any]) -> str:
-    if not found["onnx"]:
+def _onnx(network: bundled.BundledNetwork) -> str:
+    if not network.onnx:
         return ""
-    file = Path(found["onnx"])
+    file = Path(network.onnx)
     measured = load(file).about["accuracy"]
     return (
         f"- `{bundled.ONNX}`: the folded network in int8, for use without PyTorch: {measured['accuracy']:.2%}, "

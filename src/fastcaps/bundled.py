@@ -1,55 +1,120 @@
 """The trained networks that come with the package: each a run folder with its weights in half precision."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from fastcaps._result import Result, Table
 
 _FOLDER = Path(__file__).parent / "models"
 # Of a network that also comes as an exported file, for inference without PyTorch.
 ONNX = "model.int8.onnx"
+_VARIANTS = ("dynamic", "fast", "uniform")
+
+
+@dataclass(frozen=True)
+class BundledNetwork:
+    """A network that comes with fastcaps.
+
+    Attributes:
+        name: stands for its run folder.
+        data: name of the data set.
+        kind: of the images: ``"original"``, ``"generated"`` or ``"folder"``.
+        normalization: of the routing coefficients.
+        accuracy: on the test images by variant of routing, of the weights as they are stored.
+        images: number of test images.
+        bytes: size of all files.
+        weights_sha256: of the weights.
+        folder: the run folder.
+        onnx: the exported file, where there is one.
+    """
+
+    name: str
+    data: str
+    kind: str
+    normalization: str
+    accuracy: Mapping[str, float]
+    images: int
+    bytes: int
+    weights_sha256: str
+    folder: str
+    onnx: str | None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class BundledNetworks(Result):
+    """Networks that come with fastcaps.
+
+    Attributes:
+        networks: in the order of their names.
+    """
+
+    networks: tuple[BundledNetwork, ...]
+
+    def tables(self) -> Sequence[Table]:
+        """Return data, accuracies and size, one row per network."""
+        rows = [
+            [
+                network.name,
+                network.data,
+                network.normalization,
+                *(f"{network.accuracy[variant]:.2%}" for variant in _VARIANTS),
+                f"{network.bytes / 1e6:.1f}",
+                f"{network.weights_sha256[:12]}…",
+            ]
+            for network in self.networks
+        ]
+        columns = ["name", "data", "normalization", *_VARIANTS, "MB", "SHA-256 of the weights"]
+        return [Table("Networks that come with fastcaps", columns, rows)]
 
 
 def names() -> list[str]:
-    """Names of the networks that come with fastcaps."""
+    """Return the names of the networks that come with fastcaps."""
     return sorted(path.parent.name for path in _FOLDER.glob("*/run.json"))
 
 
 def resolve(name_or_folder: str | Path) -> Path:
-    """The folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name."""
+    """Return the folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name."""
     folder = Path(name_or_folder)
     if not folder.exists() and str(name_or_folder) in names():
         return _FOLDER / str(name_or_folder)
     return folder
 
 
-def names_expected(given: str | Path) -> str:
-    """What an error says of the networks there are, where something else was given than one."""
+def names_expected(name: str | Path) -> str:
+    """Return the end of an error about something that is no bundled network: the names that are expected."""
     listed = ", ".join(names()) or "there are none"
-    if str(given) in names():
-        listed += f"; the one called {given} is hidden by what has that name here: rename it, or work in another folder"
+    if str(name) in names():
+        listed += f"; the one called {name} is hidden by what has that name here: rename it, or work in another folder"
     return f"the name of a network that comes with fastcaps ({listed})"
 
 
-def describe(name: str) -> dict[str, Any]:
-    """What there is to know of one of them without opening it: data, accuracies after rounding, size, hash."""
+def describe(name: str) -> BundledNetwork:
+    """Return data, accuracies, size and hash of a bundled network, without loading it."""
     folder = _FOLDER / name
     about = json.loads((folder / "run.json").read_bytes())
     config = json.loads((folder / "model" / "config.json").read_bytes())
     onnx = folder / ONNX
-    return {
-        "name": name,
-        "data": about["data"]["name"],
-        "kind": about["data"]["provenance"]["kind"],
-        "normalization": about["config"]["normalization"],
-        "accuracy": about["evaluation"],
-        "images": about["data"]["test"],
-        "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
-        "weights_sha256": config["weights_sha256"],
-        "folder": str(folder),
-        "onnx": str(onnx) if onnx.is_file() else None,
-    }
+    return BundledNetwork(
+        name=name,
+        data=about["data"]["name"],
+        kind=about["data"]["provenance"]["kind"],
+        normalization=about["config"]["normalization"],
+        accuracy=about["evaluation"],
+        images=about["data"]["test"],
+        bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        weights_sha256=config["weights_sha256"],
+        folder=str(folder),
+        onnx=str(onnx) if onnx.is_file() else None,
+    )
+
+
+def describe_all() -> BundledNetworks:
+    """Return `describe` of all networks that come with fastcaps."""
+    return BundledNetworks(tuple(describe(name) for name in names()))
 
 
 def is_bundled(folder: Path) -> bool:
-    """Whether a folder is one of the package's own, which nothing is written to."""
+    """Return whether a folder belongs to the package, so that nothing is written to it."""
     return folder.resolve().is_relative_to(_FOLDER.resolve())

@@ -33,7 +33,7 @@ def listed(*arguments):
     return {entry["name"]: entry for entry in json.loads(result.stdout)}
 
 
-def test_list_says_what_is_at_hand(folder):
+def test_list_says_what_is_available(folder):
     without = listed("list")
     assert list(without) == list(SETS)
     assert [name for name, entry in without.items() if entry["at_hand"]] == ["digits"]
@@ -57,7 +57,7 @@ def test_list_for_people(folder):
     assert result.exit_code == 0
     assert "50,000 / 10,000" in result.stdout
     assert f"mnist: {folder / 'mnist'}" in result.stdout
-    assert "cifar10: not at hand" in result.stdout
+    assert "cifar10: missing" in result.stdout
     assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz" in result.stdout
 
 
@@ -70,26 +70,30 @@ def test_list_needs_neither_torch_nor_scikit_learn(folder):
     assert result.stderr.strip() == "[]"
 
 
-def test_get_verifies_what_is_there_and_makes_what_is_made(folder, tmp_path):
-    sets = listed("get", "mnist", "rotated-mnist", "digits", "--data-dir", folder)
+def test_download_verifies_what_is_there_and_makes_what_is_made(folder, tmp_path):
+    sets = listed("download", "mnist", "rotated-mnist", "digits", "--data-dir", folder)
     assert list(sets) == ["mnist", "rotated_mnist", "digits"]
     assert sets["rotated_mnist"]["bytes"] > 70 * 784
     assert len(list((tmp_path / "cache" / "generated").iterdir())) == 2
-    assert run("get", "mnist", "--data-dir", folder).exit_code == 0
+    former = run("get", "mnist", "--data-dir", folder)
+    assert former.exit_code == 0
+    assert "warning: fastcaps data get is deprecated, use fastcaps data download" in former.stderr
+    assert former.stdout == run("download", "mnist", "--data-dir", folder).stdout
+    assert " get " not in run("--help").stdout
 
 
-def test_get_brings_files_to_the_named_folder(folder, tmp_path, monkeypatch):
+def test_download_brings_files_to_the_named_folder(folder, tmp_path, monkeypatch):
     from fastcaps.data import files
 
     asked = []
     monkeypatch.setattr(files, "_download", lambda item, wanted, into, places, check: asked.append((item.name, into)))
     monkeypatch.setattr(files, "read", lambda found: [])
-    assert run("get", "cifar10").exit_code == 0
-    assert run("get", "cifar10", "--data-dir", tmp_path / "new").exit_code == 0
+    assert run("download", "cifar10").exit_code == 0
+    assert run("download", "cifar10", "--data-dir", tmp_path / "new").exit_code == 0
     assert asked == [("cifar-10-binary.tar.gz", tmp_path / place / "cifar10") for place in ("cache", "new")]
 
 
-def test_get_original_variants(tmp_path, monkeypatch):
+def test_download_original_variants(tmp_path, monkeypatch):
     from fastcaps.data import amat, files
 
     asked = []
@@ -100,26 +104,26 @@ def test_get_original_variants(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "_download", download)
     monkeypatch.setattr(amat, "load", lambda entry, found: asked.append("verified"))
-    assert run("get", "rotated_mnist", "--original").exit_code == 0
+    assert run("download", "rotated_mnist", "--original").exit_code == 0
     assert asked == ["mnist_rotation_new.zip", "verified"]
-    result = run("get", "mnist", "--original")
+    result = run("download", "mnist", "--original")
     assert (result.exit_code, result.stderr) == (
         1,
-        "error: mnist is original in any case: leave out original\n",
+        "error: mnist is never generated, so original=True has no meaning for it: leave it out\n",
     )
 
 
 def test_a_damaged_file_is_one_line(folder):
     path = folder / "mnist" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(b"other")
-    result = run("get", "mnist", "--data-dir", folder)
+    result = run("download", "mnist", "--data-dir", folder)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {path} has SHA-256 {tiny.sha256(b'other')}, expected ")
     assert result.stderr.count("\n") == 1
 
 
 def test_a_wrong_name_is_refused_before_anything_is_brought(monkeypatch):
-    result = run("get", "cifar10", "minst")
+    result = run("download", "cifar10", "minst")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: there is no data set 'minst'")
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from fastcaps.data import Augmentation, DataSet, batches
 from fastcaps.nn import CapsNet
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.training import Trainer, TrainSettings
+from fastcaps.training import Run, Trainer, TrainSettings
 
 RANDOM = np.random.default_rng(0)
 IMAGES, LABELS = RANDOM.integers(0, 256, (12, 1, 10, 8), np.uint8), np.arange(12) % 3
@@ -113,6 +113,8 @@ def test_the_edge_is_measured_unless_declared():
     framed = np.pad(white, ((0, 0), (2, 2), (2, 2)))
     cropped = from_arrays(framed, labels, framed, labels, augmentation=Augmentation(crop=(9, 9)))
     assert (cropped.background, cropped.image_shape) == (1.0, (1, 9, 9))
+    # Pictures are resized to the size of the images before the crop.
+    assert cropped.config(stem_kernel=3, primary_kernel=3).resize == (13, 13)
 
 
 def test_arrays_on_disk(tmp_path):
@@ -275,6 +277,7 @@ def test_a_run_is_resumed_with_the_data_given_again(tmp_path):
         Trainer(CapsNet(config), data, settings, folder).fit(resume=resume)
 
     train(from_arrays(), tmp_path / "run")
+    assert Run.open(tmp_path / "run").background == from_arrays().background
     train(from_arrays(IMAGES.copy()), tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="data"):
         train(from_arrays(255 - IMAGES), tmp_path / "run", resume=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.data import tiny
 
-from fastcaps.data import amat, available, get, load
+from fastcaps.data import amat, available, download, load
 from fastcaps.data.registry import SETS
 
 PAGE = b"<html><title>We have moved</title></html>"
@@ -61,7 +61,7 @@ def zipped(train=30, test=40):
 
 
 def rotated(**options):
-    return next(entry for entry in available(**options) if entry["name"] == "rotated_mnist")
+    return next(entry for entry in available(**options).sets if entry.name == "rotated_mnist")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def rotated(**options):
 def test_what_is_not_the_original_is_not_kept(home, mnist, cache, tmp_path, content, reason, named):
     home.content = content()
     target = tmp_path / "new" if named else None
-    with pytest.raises(FileNotFoundError, match=rf"^rotated_mnist is not at hand .*; tried {home.url}: {reason}.*$"):
-        get("rotated_mnist", data_dir=target, original=True)
+    with pytest.raises(FileNotFoundError, match=rf"^rotated_mnist is missing .*; tried {home.url}: {reason}.*$"):
+        download("rotated_mnist", data_dir=target, original=True)
     assert not (tmp_path / "new").exists()
     assert not list(cache.iterdir())
     assert load("rotated_mnist", data_dir=mnist).generated
@@ -99,15 +99,15 @@ def test_the_original_is_brought_and_verified_once(home, cache, tmp_path, monkey
         return parse(entry, found)
 
     monkeypatch.setattr(amat, "load", counted)
-    state = get("rotated_mnist", data_dir=tmp_path / "new", original=True)
-    assert (state["at_hand"], state["where"]) == (True, str(tmp_path / "new" / "rotated_mnist"))
+    [state] = download("rotated_mnist", data_dir=tmp_path / "new", original=True).sets
+    assert (state.available, state.where) == (True, str(tmp_path / "new" / "rotated_mnist"))
     assert len(calls) == 1
     assert not load("rotated_mnist", data_dir=tmp_path / "new").generated
     assert not list(cache.iterdir())
     path = tmp_path / "new" / "rotated_mnist" / "mnist_rotation_new.zip"
-    path.write_bytes(PAGE)  # what is at hand is verified too
+    path.write_bytes(PAGE)  # what is there is verified, too
     with pytest.raises(ValueError, match=rf"{path} can't be unpacked \(File is not a zip file\): it is damaged"):
-        get("rotated_mnist", data_dir=tmp_path / "new", original=True)
+        download("rotated_mnist", data_dir=tmp_path / "new", original=True)
 
 
 def test_a_loose_file_beside_the_archive_is_verified_too(home, cache):
@@ -115,23 +115,23 @@ def test_a_loose_file_beside_the_archive_is_verified_too(home, cache):
     (cache / "rotated_mnist").mkdir()
     (cache / "rotated_mnist" / tiny.files_of(SETS["rotated_mnist"])[1].name).write_bytes(b"")
     with pytest.raises(ValueError, match=r"float_test\.amat is empty: fetch it again"):
-        get("rotated_mnist", original=True)
+        download("rotated_mnist", original=True)
 
 
-def test_images_without_their_document_are_not_at_hand(mnist, cache):
+def test_images_without_their_document_are_not_available(mnist, cache):
     (cache / "generated").mkdir()
     lone = cache / "generated" / "rotated_mnist-0123456789abcdef.safetensors"
     lone.write_bytes(b"x")
-    assert (rotated()["at_hand"], rotated()["bytes"], rotated()["where"]) == (False, None, "")
-    get("rotated_mnist", data_dir=mnist)
+    assert (rotated().available, rotated().bytes, rotated().where) == (False, None, "")
+    download("rotated_mnist", data_dir=mnist)
     [whole] = (path for path in lone.parent.glob("*.safetensors") if path != lone)
-    assert (rotated()["at_hand"], rotated()["bytes"]) == (True, whole.stat().st_size)
+    assert (rotated().available, rotated().bytes) == (True, whole.stat().st_size)
 
 
 def test_what_is_made_already_needs_no_source(mnist, cache):
-    get("rotated_mnist", data_dir=mnist)
-    state = get("rotated_mnist")  # there is no MNIST now, and nowhere to get it from
-    assert (state["at_hand"], state["where"]) == (True, "generated from mnist")
+    download("rotated_mnist", data_dir=mnist)
+    [state] = download("rotated_mnist").sets  # there is no MNIST now, and nowhere to get it from
+    assert (state.available, state.where) == (True, "generated from mnist")
     assert [path.name for path in cache.iterdir()] == ["generated"]
 
 
@@ -143,6 +143,6 @@ def test_what_a_set_is_made_from_is_brought_to_the_named_folder(home, mnist, cac
     monkeypatch.setitem(SETS, "mnist", dataclasses.replace(entry, files=dataclasses.replace(entry.files, files=served)))
     monkeypatch.setenv("FASTCAPS_DATA", str(mnist))
     (mnist / "mnist" / served[3].name).unlink()
-    get("rotated_mnist", data_dir=tmp_path / "new")
+    download("rotated_mnist", data_dir=tmp_path / "new")
     assert [path.name for path in (tmp_path / "new" / "mnist").iterdir()] == [served[3].name]
     assert [path.name for path in cache.iterdir()] == ["generated"]

@@ -153,3 +153,32 @@ def test_a_set_knows_how_it_is_loaded_again(tmp_path, monkeypatch):
         call = json.loads(json.dumps(data.call))
         assert load(**call).fingerprint == data.fingerprint
         monkeypatch.chdir(tmp_path)
+
+
+def test_what_the_named_sets_declare():
+    from fastcaps.data.loading import load_named
+
+    assert {name: entry.background for name, entry in SETS.items()} == {
+        "mnist": 0.0,
+        "fashion_mnist": 0.0,
+        "cifar10": None,
+        "rotated_mnist": 0.0,
+        "background_mnist": None,
+        "digits": 0.0,
+    }
+    renamed = dataclasses.replace(SETS["digits"], name="numbers", background=0.5, augmentation={"shift": 3})
+    data = load_named(renamed)
+    assert (data.background, data.augmentation.shift, load("digits").background) == (0.5, 3, 0.0)
+
+
+def test_the_network_of_a_set_does_not_go_by_its_name(digits):
+    cifar10 = dataclasses.replace(
+        digits,
+        image_shape=(3, 24, 24),
+        class_names=SETS["cifar10"].class_names,
+        network=SETS["cifar10"].network,
+    )
+    assert cifar10.config() == CapsNetConfig.cifar10()
+    assert cifar10.config(stem="strided", iterations=2) == CapsNetConfig.cifar10(iterations=2)
+    named = dataclasses.replace(digits, name="cifar10")
+    assert named.config() == CapsNetConfig.mnist()

@@ -127,10 +127,10 @@ def test_one_error_when_all_homes_fail(home, cache, monkeypatch, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         fetch(wanted(*urls), cache)
     assert str(caught.value) == (
-        "some_set is not at hand and could not be downloaded: wanted are file.bin; "
-        f"they may be put in {tmp_path / 'some_set'}, {cache / 'some_set'}, or in some_set of any folder given as "
-        "--data-dir or $FASTCAPS_DATA; "
-        f"they can be had from {', '.join(url.removesuffix('file.bin') for url in urls)}; "
+        "some_set is missing and could not be downloaded: put file.bin into "
+        f"{tmp_path / 'some_set'}, {cache / 'some_set'}, or into some_set of any folder given as "
+        "data_dir or $FASTCAPS_DATA; "
+        f"they are published at {', '.join(url.removesuffix('file.bin') for url in urls)}; "
         f"tried {urls[0]}: its checksum does not match; "
         f"{urls[1]}: ChunkedEncodingError; {urls[2]}: HTTP status 404; {urls[3]}: ConnectionError"
     )
@@ -235,9 +235,7 @@ def test_what_has_a_published_hash_needs_no_other_check(home, cache):
 
 
 def test_no_home_is_known(cache):
-    with pytest.raises(
-        FileNotFoundError, match=r"wanted are file\.bin; .* can be had from nowhere that is known; tried nothing"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"put file\.bin into .* published at no known address; tried nothing"):
         fetch(wanted(), cache)
 
 
@@ -248,7 +246,7 @@ def test_an_archive_is_downloaded_whole(home, cache):
         (name, cache / "some_set" / "all.bin", True) for name in "ab"
     ]
     broken = dataclasses.replace(archive, name="b.bin", digest="md5:" + "0" * 32)
-    with pytest.raises(FileNotFoundError, match=r"wanted are c \(or b\.bin\); .* its checksum does not match"):
+    with pytest.raises(FileNotFoundError, match=r"put c \(or b\.bin\) into .* its checksum does not match"):
         fetch(Files("other_set", (File("c"),), broken), cache)
 
 

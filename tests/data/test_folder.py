@@ -51,6 +51,16 @@ def test_a_divided_folder(divided):
     assert data.train.images(torch.arange(0)).shape == (0, 1, 20, 24)
 
 
+def test_the_edge_of_gray_images_is_measured(tmp_path):
+    for name, mode, color in (("gray", "L", 255), ("color", "RGB", "white")):
+        for label in ("a", "b"):
+            (tmp_path / name / label).mkdir(parents=True)
+            for k in range(3):
+                Image.new(mode, (20, 20), color).save(tmp_path / name / label / f"{k}.png")
+    assert load(tmp_path / "gray").background == 1.0
+    assert load(tmp_path / "color").background is None
+
+
 def test_one_tree_is_divided_by_class(tree):
     data = load(str(tree), test_fraction=0.25, seed=3)
     assert data.class_names == ("1", "2", "10")  # as numbers
@@ -223,12 +233,12 @@ def test_an_image_that_is_none(divided):
 
 
 def test_an_image_that_is_cut_short(divided):
-    path = divided / "train" / "cat" / "traincat0.png"
+    path = divided / "test" / "cat" / "testcat0.png"
     path.write_bytes(path.read_bytes()[:200])
     data = load(divided)  # its header is whole
-    with pytest.raises(ValueError, match=r"traincat0\.png can't be decoded as an image \(.+\): replace"):
-        everything(data.train)
-    assert data.train.images(torch.tensor([1])).shape == (1, 1, 20, 24)
+    with pytest.raises(ValueError, match=r"testcat0\.png can't be decoded as an image \(.+\): replace"):
+        everything(data.test)
+    assert data.test.images(torch.tensor([1])).shape == (1, 1, 20, 24)
 
 
 def test_an_image_of_32_bits(divided):

@@ -63,11 +63,11 @@ def test_nothing_to_make_it_from(mnist, cache):
         load("rotated_mnist")
     text = str(caught.value)
     assert text.startswith(
-        "rotated_mnist has to be made from mnist, or its own files put where they are looked for (wanted are "
+        "rotated_mnist is generated from mnist, or read from its own files (put "
         "mnist_all_rotation_normalized_float_train_valid.amat, mnist_all_rotation_normalized_float_test.amat "
-        f"(or mnist_rotation_new.zip); they may be put in {cache / 'rotated_mnist'}, or in rotated_mnist of any folder "
-        "given as --data-dir or $FASTCAPS_DATA; they can be had from "
-        "http://www.iro.umontreal.ca/~lisa/icml2007data/mnist_rotation_new.zip); mnist is not at hand and could not be"
+        f"(or mnist_rotation_new.zip) into {cache / 'rotated_mnist'}, or into rotated_mnist of any folder "
+        "given as data_dir or $FASTCAPS_DATA; they are published at "
+        "http://www.iro.umontreal.ca/~lisa/icml2007data/mnist_rotation_new.zip); mnist is missing and could not be"
     )
 
 

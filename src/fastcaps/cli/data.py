@@ -1,83 +1,78 @@
-"""``fastcaps data``: what data sets there are, bringing them, looking at them."""
+"""``fastcaps data``: list, download and look at data sets."""
 
 import io
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastcaps._extras import require
 from fastcaps._files import write_atomically
+from fastcaps._result import plain
 from fastcaps.cli._common import DataDir, Json, command, print_json, print_table
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="What data sets there are, bringing them, looking at them.",
-)
+if TYPE_CHECKING:
+    from fastcaps.data.catalog import Catalog
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, download and look at data sets.")
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets.")]
+Into = Annotated[
+    Path | None, typer.Option(help="Folder to look in first, and to download to (default: the cache).", metavar="DIR")
+]
+Original = Annotated[
+    bool, typer.Option("--original", help="For variants of MNIST: download the files of 2007, generate nothing.")
+]
 
 
 @app.command("list")
 @command
 def list_sets(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """List the data sets: their sizes, whether and where they are at hand, where they can be had.
+    """List the data sets: their sizes, whether and where they are available, where they come from.
 
     Example:  fastcaps data list --data-dir ~/data
     """
     from fastcaps.data.catalog import available
 
-    sets = available(data_dir)
-    if as_json:
-        print_json(sets)
-        return
-    _print_sets(sets)
-    typer.echo("A folder with one sub-folder of images a class is a data set too: give its path instead of a name.")
+    _print(available(data_dir), as_json)
+    if not as_json:
+        typer.echo("A folder with one subfolder of images per class is a data set, too: give its path as the name.")
 
 
 @app.command()
 @command
-def get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets to bring.")],
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder to look in first and to bring the files to, instead of the cache."),
-    ] = None,
-    original: Annotated[
-        bool,
-        typer.Option("--original", help="For variants of MNIST: download the files of 2007, make nothing."),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Download data sets, or make the generated ones, and verify them.
+def download(names: Names, data_dir: Into = None, original: Original = False, as_json: Json = False) -> None:
+    """Download data sets, or generate them, and verify them.
 
-    Example:  fastcaps data get mnist rotated-mnist
+    Example:  fastcaps data download mnist rotated-mnist
     """
-    from fastcaps.data.catalog import get as get_set
-    from fastcaps.data.registry import named
+    from fastcaps.data import catalog
 
-    for name in names:
-        named(name)  # a wrong one is refused before anything is downloaded
-    sets = [get_set(name, data_dir=data_dir, original=original) for name in names]
-    if as_json:
-        print_json(sets)
-    else:
-        _print_sets(sets)
+    _print(catalog.download(*names, data_dir=data_dir, original=original), as_json)
+
+
+@app.command(hidden=True)
+@command
+def get(names: Names, data_dir: Into = None, original: Original = False, as_json: Json = False) -> None:
+    """Former name of download."""
+    typer.echo("warning: fastcaps data get is deprecated, use fastcaps data download", err=True)
+    download(names, data_dir, original, as_json)
 
 
 @app.command()
 @command
 def preview(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, or a folder of images.")],
-    out: Annotated[Path | None, typer.Option(help="Picture to write; NAME.png when not given.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Data set, or folder of images.")],
+    out: Annotated[Path | None, typer.Option(help="Picture to write (default: NAME.png).")] = None,
     data_dir: DataDir = None,
     count: Annotated[int, typer.Option(min=1, help="Number of images.")] = 40,
-    augmented: Annotated[bool, typer.Option("--augmented", help="As training sees them.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is generated and of the augmentation.")] = 0,
+    augmented: Annotated[bool, typer.Option("--augmented", help="Show them as training sees them.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is generated and of the augmentation.")] = 0,
     photographs: Annotated[
-        Path | None, typer.Option(help="Folder of photographs for background_mnist's backgrounds.")
+        Path | None, typer.Option(help="Folder of photographs for the backgrounds of background_mnist.")
     ] = None,
 ) -> None:
-    """Write a picture of labelled images.
+    """Write a picture of labeled images.
 
     Example:  fastcaps data preview cifar10 --augmented --out cifar10.png
     """
@@ -93,19 +88,13 @@ def preview(
     typer.echo(path)
 
 
-def _print_sets(sets: list[dict[str, Any]]) -> None:
-    rows = [
-        [
-            entry["name"],
-            f"{entry['train']:,} / {entry['test']:,}",
-            "×".join(map(str, entry["image_shape"])),
-            f"{entry['bytes'] / 1e6:,.1f} MB" if entry["bytes"] else "",
-            "yes" if entry["at_hand"] else "no",
-        ]
-        for entry in sets
-    ]
-    print_table("Data sets", ["name", "train / test", "image", "size", "at hand"], rows)
+def _print(catalog: "Catalog", as_json: bool) -> None:
+    if as_json:
+        print_json(plain(catalog.sets))
+        return
+    for table in catalog.tables():
+        print_table(table.title, table.columns, table.rows)
     # Paths and addresses are for copying: a table would cut them.
-    for entry in sets:
-        typer.echo(f"{entry['name']}: {entry['where'] or 'not at hand'}")
-        typer.echo(f"    from {', '.join(entry['sources'])}")
+    for entry in catalog.sets:
+        typer.echo(f"{entry.name}: {entry.where or 'missing'}")
+        typer.echo(f"    from {', '.join(entry.sources)}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastcaps.data import DataSet
     from fastcaps.training import Run
 
-# Training images for the ranges of int8, at a time and in all, and to see whether they have a dark or a light edge.
+# Training images for the ranges of int8, at a time and in all.
 BATCH, _CALIBRATION = 64, 512
 
 
@@ -71,7 +71,7 @@ def export(
             calibration=training,
             batch=size,
             max_drop=max_drop,
-            background=_background(training),
+            background=data.background,
             threads=threads,
             observe=observe,
         )
@@ -101,13 +101,3 @@ def calibration_images(run: "Run", data: "DataSet") -> "list[Tensor]":
 
     some = run.training_part(data).first(_CALIBRATION)
     return [images for images, _ in batches(some, BATCH, view=data.augmentation.middle)]
-
-
-def _background(training: "list[Tensor]") -> float | None:
-    """Brightness of the edge of grey training images."""
-    import numpy as np
-
-    from fastcaps.runtime.pictures import edge_brightness
-
-    images = np.concatenate([batch.numpy() for batch in training])
-    return edge_brightness(images) if images.shape[1] == 1 else None

@@ -3,38 +3,25 @@
 import typer
 
 from fastcaps import bundled
+from fastcaps._result import plain
 from fastcaps.cli._common import Json, command, print_json, print_table
 
 
 @command
 def models(as_json: Json = False) -> None:
-    """List the networks that come with fastcaps: what they were trained for, how well they do, how large they are.
+    """List the networks that come with fastcaps: their data, accuracy and size.
 
-    Their names stand for a run folder in other commands. Accuracies are on the whole test set, of the weights as they
-    are stored.
+    Other commands take their names in place of a run folder. Accuracies are on the whole test set, of the weights as
+    they are stored.
 
     Example:  fastcaps models
     """
-    found = [bundled.describe(name) for name in bundled.names()]
+    collection = bundled.describe_all()
     if as_json:
-        print_json(found)
+        print_json(plain(collection.networks))
         return
-    ways = ("dynamic", "fast", "uniform")
-    print_table(
-        "Networks that come with fastcaps",
-        ["name", "data", "normalisation", *ways, "MB", "SHA-256 of the weights"],
-        [
-            [
-                entry["name"],
-                entry["data"],
-                entry["normalization"],
-                *(f"{entry['accuracy'][way]:.2%}" for way in ways),
-                f"{entry['bytes'] / 1e6:.1f}",
-                f"{entry['weights_sha256'][:12]}…",
-            ]
-            for entry in found
-        ],
-    )
-    for entry in found:
-        files = [f"{entry['folder']}/README.md", *([entry["onnx"]] if entry["onnx"] else [])]
-        typer.echo(f"{entry['name']}: {', '.join(files)}", err=True)
+    for table in collection.tables():
+        print_table(table.title, table.columns, table.rows)
+    for network in collection.networks:
+        files = [f"{network.folder}/README.md", *([network.onnx] if network.onnx else [])]
+        typer.echo(f"{network.name}: {', '.join(files)}", err=True)

@@ -194,7 +194,6 @@ def _trained(model: Path, routing: str, threads: int | None) -> _Network:
     import torch
 
     from fastcaps import CapsNet, FastCapsNet, fold
-    from fastcaps.runtime.pictures import BLACK_EDGES
     from fastcaps.training import Run
     from fastcaps.workflows._common import select_device
 
@@ -215,5 +214,4 @@ def _trained(model: Path, routing: str, threads: int | None) -> _Network:
         ways["fast"] = way(fold(dynamic, run.master()))
     if routing in ("dynamic", "both"):
         ways["dynamic"] = way(dynamic)
-    background = 0.0 if run.about["data"]["name"] in BLACK_EDGES else None
-    return _Network(dynamic.config, dynamic.config.class_names, background, ways)
+    return _Network(dynamic.config, dynamic.config.class_names, run.background, ways)

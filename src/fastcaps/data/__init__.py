@@ -11,7 +11,7 @@ from fastcaps._lazy import lazy_names
 if TYPE_CHECKING:
     from fastcaps.data.augment import Augmentation
     from fastcaps.data.batching import batches, steps_per_epoch
-    from fastcaps.data.catalog import available, get
+    from fastcaps.data.catalog import available, download
     from fastcaps.data.dataset import DataSet, Split
     from fastcaps.data.loading import load
     from fastcaps.data.registry import SETS
@@ -25,7 +25,7 @@ __all__ = [
     "steps_per_epoch",
     "SETS",
     "available",
-    "get",
+    "download",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -39,6 +39,7 @@ __getattr__, __dir__ = lazy_names(
         "steps_per_epoch": "fastcaps.data.batching",
         "SETS": "fastcaps.data.registry",
         "available": "fastcaps.data.catalog",
-        "get": "fastcaps.data.catalog",
+        "download": "fastcaps.data.catalog",
     },
+    deprecated={"get": ("fastcaps.data._deprecated", "get", "fastcaps.data.download")},
 )

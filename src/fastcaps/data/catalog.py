@@ -1,99 +1,163 @@
-"""What there is and what is at hand, for ``fastcaps data list`` and ``get``: answered without PyTorch."""
+"""The named data sets on this machine: which are available, where, and how to get the others. Needs no PyTorch."""
 
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from fastcaps._extras import require
+from fastcaps._result import Result, Table
 from fastcaps.data import amat, files
 from fastcaps.data.registry import SETS, NamedSet, named
 
 
-def available(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
-    """Each named set as plain values: its sizes, whether and where it is at hand, and where it can be had."""
-    places = files.roots(data_dir)
-    return [_state(entry, places) for entry in SETS.values()]
+@dataclass(frozen=True)
+class SetStatus:
+    """A named data set and where it is.
+
+    Attributes:
+        name: of the set.
+        train: number of training images.
+        test: number of test images.
+        image_shape: ``(c, h, w)`` of an image as it is stored.
+        classes: number of classes.
+        available: whether it can be loaded without a download.
+        where: folder of its files, or what it is made from; empty when it isn't available.
+        bytes: size of its files; None without files.
+        sources: where it comes from.
+    """
+
+    name: str
+    train: int
+    test: int
+    image_shape: tuple[int, int, int]
+    classes: int
+    available: bool = dataclasses.field(metadata={"key": "at_hand"})
+    where: str
+    bytes: int | None
+    sources: tuple[str, ...]
 
 
-def get(name: str, *, data_dir: str | Path | None = None, original: bool = False) -> dict[str, Any]:
-    """Bring a set's files, or make it, so that it can be loaded without a network.
+@dataclass(frozen=True, repr=False, eq=False)
+class Catalog(Result):
+    """Named data sets and where they are.
+
+    Attributes:
+        sets: in the order in which they were asked for.
+    """
+
+    sets: tuple[SetStatus, ...]
+
+    def tables(self) -> Sequence[Table]:
+        """Return sizes and availability, one row per set."""
+        rows = [
+            [
+                entry.name,
+                f"{entry.train:,} / {entry.test:,}",
+                "×".join(map(str, entry.image_shape)),
+                f"{entry.bytes / 1e6:,.1f} MB" if entry.bytes else "",
+                "yes" if entry.available else "no",
+            ]
+            for entry in self.sets
+        ]
+        return [Table("Data sets", ["name", "train / test", "image", "size", "available"], rows)]
+
+
+def available(data_dir: str | Path | None = None) -> Catalog:
+    """Return all named sets: their sizes, whether and where they are available, and where they come from.
 
     Args:
-        name: one of `SETS`.
-        data_dir: a folder in which the files are looked for first, and to which those not at hand are
-            brought instead of to the cache.
-        original: download the files of 2007 instead of making a variant of MNIST from MNIST.
+        data_dir: a folder in which files are looked for first.
+    """
+    places = files.roots(data_dir)
+    return Catalog(tuple(_status(entry, places) for entry in SETS.values()))
+
+
+def download(*names: str, data_dir: str | Path | None = None, original: bool = False) -> Catalog:
+    """Download sets, or generate them, and verify them, so that they can be loaded without a connection.
+
+    Args:
+        names: of the sets, out of `SETS`.
+        data_dir: a folder in which files are looked for first, and to which missing ones are downloaded instead of
+            the cache.
+        original: download the files of 2007 instead of generating a variant of MNIST.
 
     Returns:
-        What `available` says of the set afterwards.
+        The sets as they are available now.
     """
-    entry = named(name)
+    entries = [named(name) for name in names]  # a wrong one is refused before anything is downloaded
+    return Catalog(tuple(_download(entry, data_dir, original) for entry in entries))
+
+
+def _download(entry: NamedSet, data_dir: str | Path | None, original: bool) -> SetStatus:
     if original and entry.made_from is None:
-        raise ValueError(f"{entry.name} is original in any case: leave out original")
+        raise ValueError(f"{entry.name} is never generated, so original=True has no meaning for it: leave it out")
     into = files.cache_dir() if data_dir is None else Path(data_dir).expanduser()
-    # A folder that is not there yet is made when something is brought to it.
-    there = data_dir if into.exists() else None
-    places = files.roots(there) if data_dir is None or there is not None else [into, *files.roots()]
-    at_hand = _found(entry, places)
+    # A folder that doesn't exist yet is created when something is downloaded.
+    existing = data_dir if into.exists() else None
+    places = files.roots(existing) if data_dir is None or existing is not None else [into, *files.roots()]
+    located = _located(entry, places)
     if entry.files is not None and original:
-        # What has published hashes is verified by them, the files of 2007 by their form.
+        # Files with published hashes are verified by these, the files of 2007 by their form.
         form = partial(amat.load, entry)
-        found = at_hand or files.fetch(entry.files, places, into, form)
-        if at_hand or not all(item.packed for item in found):  # what came just now is verified
-            form(found)
+        items = located or files.fetch(entry.files, places, into, form)
+        if located or not all(item.packed for item in items):  # a download is verified already
+            form(items)
     elif entry.files is not None and entry.made_from is None:
         files.read(files.fetch(entry.files, places, into))
-    elif entry.files is not None and at_hand is None:
-        require(f"making {entry.name}", "torch")
+    elif entry.files is not None and located is None:
+        require(f"generating {entry.name}", "torch")
         from fastcaps.data.loading import load_named
 
-        load_named(entry, data_dir=there, into=into)
-    return _state(entry, places)
+        load_named(entry, data_dir=existing, into=into)
+    return _status(entry, places)
 
 
-def _state(entry: NamedSet, places: list[Path]) -> dict[str, Any]:
-    found = _found(entry, places)
+def _status(entry: NamedSet, places: list[Path]) -> SetStatus:
+    located = _located(entry, places)
     size = None
     if entry.files is None:
-        at_hand = find_spec("sklearn") is not None
+        is_available = find_spec("sklearn") is not None
         where = "comes with scikit-learn"
-    elif found is not None:
-        at_hand = True
-        where = str(found[0].path.parent)
-        size = sum(path.stat().st_size for path in {item.path for item in found})
+    elif located is not None:
+        is_available = True
+        where = str(located[0].path.parent)
+        size = sum(path.stat().st_size for path in {item.path for item in located})
     else:
-        made = [
+        generated = [
             path
             for path in (files.cache_dir() / "generated").glob(f"{entry.name}-*.safetensors")
-            if path.with_suffix(".json").is_file()  # without it, it doesn't count as whole
+            if path.with_suffix(".json").is_file()  # written last: without it the set isn't complete
         ]
-        size = sum(path.stat().st_size for path in made) or None
-        at_hand = bool(made) or (entry.made_from is not None and _found(SETS[entry.made_from], places) is not None)
-        where = f"generated from {entry.made_from}" if at_hand else ""
-    return {
-        "name": entry.name,
-        "train": entry.train,
-        "test": entry.test,
-        "image_shape": list(entry.image_shape),
-        "classes": len(entry.class_names),
-        "at_hand": at_hand,
-        "where": where,
-        "bytes": size,
-        "sources": _sources(entry),
-    }
+        size = sum(path.stat().st_size for path in generated) or None
+        source = SETS[entry.made_from] if entry.made_from else None
+        is_available = bool(generated) or (source is not None and _located(source, places) is not None)
+        where = f"generated from {entry.made_from}" if is_available else ""
+    return SetStatus(
+        name=entry.name,
+        train=entry.train,
+        test=entry.test,
+        image_shape=entry.image_shape,
+        classes=len(entry.class_names),
+        available=is_available,
+        where=where,
+        bytes=size,
+        sources=_sources(entry),
+    )
 
 
-def _found(entry: NamedSet, places: list[Path]) -> list[files.Found] | None:
+def _located(entry: NamedSet, places: list[Path]) -> list[files.Found] | None:
     """All files of a set, or None when one is missing."""
     if entry.files is None:
         return None
-    found = [item for item in files.locate(entry.files, places) if item is not None]
-    return found if len(found) == len(entry.files.files) else None
+    items = [item for item in files.locate(entry.files, places) if item is not None]
+    return items if len(items) == len(entry.files.files) else None
 
 
-def _sources(entry: NamedSet) -> list[str]:
+def _sources(entry: NamedSet) -> tuple[str, ...]:
     if entry.files is None:
-        return ["scikit-learn"]
-    made = [f"{entry.made_from} (generated)"] if entry.made_from else []
-    return [*made, *files.homes(entry.files)]
+        return ("scikit-learn",)
+    generated = [f"{entry.made_from} (generated)"] if entry.made_from else []
+    return (*generated, *files.homes(entry.files))

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
@@ -92,7 +92,8 @@ class DataSet:
             testing.
         call: the arguments with which `load` gives it again, but for ``data_dir``, as plain values for JSON; None for
             a set of arrays or torch datasets.
-        background: brightness of the edge of gray images, between 0 and 1; None for color, or where it isn't known.
+        background: brightness of the edge of gray images, between 0 and 1; None for color, or where it varies.
+        network: entries of the network's configuration that differ from the default.
     """
 
     name: str
@@ -104,6 +105,7 @@ class DataSet:
     augmentation: Augmentation
     call: dict[str, Any] | None = None
     background: float | None = None
+    network: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -186,7 +188,7 @@ class DataSet:
         names = _class_names(class_names, *(part.labels for part in parts))
         train, test = (Split(part.labels, part.read, streams=kind == "torch") for part in parts)
         if background is None:
-            background = edge_of(train, augmentation)
+            background = measure_background(train, augmentation)
         if augmentation is None:
             augmentation = Augmentation.shifting(h, w, fill="zero" if background == 0 else "edge")
         return cls(
@@ -204,6 +206,7 @@ class DataSet:
             },
             augmentation=augmentation,
             background=background,
+            network={"resize": (h, w)} if augmentation.crop else {},
         )
 
     @property
@@ -242,32 +245,32 @@ class DataSet:
         return self.train.subset(torch.from_numpy(rest)), self.train.subset(torch.from_numpy(held))
 
     def config(self, **changes: Any) -> CapsNetConfig:
-        """Return a network's configuration for these images: the paper's where it has one, else of its kind.
+        """Return the configuration of a network for these images: the paper's network where it has one.
 
         Args:
             changes: entries of the configuration, and ``stem`` as for `CapsNetConfig.for_images`.
         """
-        if self.name == "cifar10":
-            changes.pop("stem", None)  # its images are small
-            return CapsNetConfig.cifar10(**changes)
         c, h, w = self.image_shape
-        # Of photographs the paper standardises; drawings on black already have their mean near zero.
+        # The paper standardizes photographs; the mean of drawings on black is near zero already.
         preset: dict[str, Any] = {
+            "height": h,
+            "width": w,
+            "channels": c,
             "classes": self.classes,
             "class_names": self.class_names,
             "standardize": c == 3,
         }
-        return CapsNetConfig.for_images(h, w, c, **(preset | changes))
+        return CapsNetConfig.for_images(**(preset | dict(self.network) | changes))
 
 
-def edge_of(train: Split, augmentation: Augmentation | None = None) -> float | None:
+def measure_background(train: Split, augmentation: Augmentation | None = None) -> float | None:
     """Return the brightness of the edge of gray training images, between 0 and 1; None for color.
 
     Args:
         train: the images; some of them are read.
         augmentation: whose crop the network sees.
     """
-    some = torch.arange(0, len(train), max(1, len(train) // _EDGES))
+    some = torch.linspace(0, len(train) - 1, min(len(train), _EDGES)).long()
     images = (augmentation or Augmentation()).middle(train.images(some))
     return edge_brightness(images.numpy()) if images.shape[1] == 1 else None
 

@@ -124,15 +124,15 @@ def lines(found: Found) -> Iterator[bytes]:
         raise _damaged(found.path, error) from None
 
 
-def described(files: Files, places: Sequence[Path]) -> str:
-    """Which files a set wants, where they may be put, and where they can be had."""
+def instructions(files: Files, places: Sequence[Path]) -> str:
+    """Return which files a set needs, where to put them, and where they are published."""
     names = ", ".join(file.name for file in files.files)
     archive = f" (or {files.archive.name})" if files.archive else ""
     folders = ", ".join(str(place / files.folder) for place in places)
-    had = ", ".join(homes(files)) or "nowhere that is known"
+    addresses = ", ".join(homes(files)) or "no known address"
     return (
-        f"wanted are {names}{archive}; they may be put in {folders}, or in {files.folder} of any folder given as "
-        f"--data-dir or $FASTCAPS_DATA; they can be had from {had}"
+        f"put {names}{archive} into {folders}, or into {files.folder} of any folder given as data_dir or "
+        f"$FASTCAPS_DATA; they are published at {addresses}"
     )
 
 
@@ -226,7 +226,7 @@ def _local(error: OSError) -> bool:
 def _not_writable(folder: Path, error: OSError) -> OSError:
     return OSError(
         f"{folder} can't be made or written to ({error.strerror or error}): make room for it, or choose another place "
-        "as $FASTCAPS_CACHE or as --data-dir of fastcaps data get"
+        "as $FASTCAPS_CACHE, or as data_dir of fastcaps.data.download"
     )
 
 
@@ -304,7 +304,7 @@ def _reason(error: Exception) -> str:
 
 def _not_at_hand(files: Files, places: Sequence[Path], failures: Sequence[str]) -> str:
     tried = "; ".join(failures) or "nothing"
-    return f"{files.folder} is not at hand and could not be downloaded: {described(files, places)}; tried {tried}"
+    return f"{files.folder} is missing and could not be downloaded: {instructions(files, places)}; tried {tried}"
 
 
 class _Progress:

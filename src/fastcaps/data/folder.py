@@ -18,7 +18,7 @@ from torch import Tensor
 from fastcaps._images import Header, decode, header, image_files, no_bombs
 from fastcaps._machine import processors
 from fastcaps.data.augment import Augmentation
-from fastcaps.data.dataset import DataSet, Split, stratified
+from fastcaps.data.dataset import DataSet, Split, measure_background, stratified
 from fastcaps.distributed import current
 
 # The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
@@ -89,15 +89,16 @@ def load(
         images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
         return torch.from_numpy(images)
 
-    def part(places: Any) -> Split:
-        return Split(torch.from_numpy(labels[places]), read, torch.from_numpy(places), streams=True)
-
+    parts = [
+        Split(torch.from_numpy(labels[places]), read, torch.from_numpy(places), streams=True)
+        for places in (train, test)
+    ]
     return DataSet(
         name=folder.resolve().name,
         class_names=classes,
         image_shape=(c, h, w),
-        train=part(train),
-        test=part(test),
+        train=parts[0],
+        test=parts[1],
         provenance={
             "kind": "folder",
             "images": {"train": len(train), "test": len(test)},
@@ -106,6 +107,7 @@ def load(
             "sha256": _tree_hash(folder, paths, headers, train),
         },
         augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
+        background=measure_background(parts[0]) if c == 1 else None,
     )
 
 

@@ -13,15 +13,6 @@ from fastcaps.data.dataset import DataSet, Split
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import SETS, Files, NamedSet, named
 
-# Digits move by up to 2 pixels, CIFAR-10 is cropped. Clothes fill their picture, so they move by 1, and their left may
-# be their right. A black border would give away where a background was moved to, so there the edge is repeated.
-_SHIFTED = Augmentation(shift=2)
-_AUGMENTATIONS = {
-    "cifar10": Augmentation(crop=(24, 24), flip=True),
-    "fashion_mnist": Augmentation(shift=1, flip=True),
-    "background_mnist": Augmentation(shift=2, fill="edge"),
-}
-
 
 def load(
     name_or_folder: str | Path,
@@ -86,7 +77,7 @@ def load_named(
         )
     else:
         train, test, provenance = _parts(entry, data_dir, seed, photographs, into)
-    augmentation = _AUGMENTATIONS.get(entry.name, _SHIFTED)
+    augmentation = Augmentation(**entry.augmentation)
     return DataSet(
         name=entry.name,
         class_names=entry.class_names,
@@ -95,6 +86,8 @@ def load_named(
         test=_in_memory(test),
         provenance=provenance,
         augmentation=augmentation,
+        background=entry.background,
+        network=entry.network,
     )
 
 
@@ -112,7 +105,7 @@ def _parts(
     if photographs is None and len(at_hand) == len(entry.files.files):
         train, test, hashes = amat.load(entry, at_hand)
         return train, test, {"kind": "original", "files": hashes}
-    source, own = SETS[entry.made_from], files.described(entry.files, places)
+    source, own = SETS[entry.made_from], files.instructions(entry.files, places)
     sources = {file.name: file.sha256 for file in source.files.files} if source.files else {}
 
     def mnist() -> tuple[Arrays, Arrays]:
@@ -120,8 +113,7 @@ def _parts(
             return _parts(source, data_dir, seed, None, into)[:2]
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"{entry.name} has to be made from {source.name}, or its own files put where they are looked for "
-                f"({own}); {error}"
+                f"{entry.name} is generated from {source.name}, or read from its own files ({own}); {error}"
             ) from None
 
     if entry.name == "rotated_mnist":

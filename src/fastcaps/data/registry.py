@@ -3,9 +3,11 @@
 Plain data without PyTorch, so that ``fastcaps data list`` answers at once.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fastcaps.nn.config import CapsNetConfig
+from fastcaps.nn.config import CIFAR10_PRESET
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,10 @@ class NamedSet:
         image_shape: ``(c, h, w)`` of an image as it is stored.
         class_names: in the order of their labels.
         files: of which it is made; None when it needs none.
-        made_from: the set from which it is generated where its own files are not at hand.
+        made_from: the set from which it is generated where its own files are missing.
+        augmentation: of training images, as the arguments of `fastcaps.data.Augmentation`.
+        background: brightness of the edge of gray images, between 0 and 1; None where it varies, and for color.
+        network: entries of the configuration of the paper's network for it that differ from MNIST's.
     """
 
     name: str
@@ -90,6 +95,9 @@ class NamedSet:
     class_names: tuple[str, ...]
     files: Files | None = None
     made_from: str | None = None
+    augmentation: Mapping[str, Any] = field(default_factory=lambda: {"shift": 2})
+    background: float | None = 0.0
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 _DIGITS = tuple("0123456789")
@@ -230,10 +238,40 @@ SETS: dict[str, NamedSet] = {
     entry.name: entry
     for entry in (
         NamedSet("mnist", 60_000, 10_000, (1, 28, 28), _DIGITS, _MNIST_FILES),
-        NamedSet("fashion_mnist", 60_000, 10_000, (1, 28, 28), _FASHION, _FASHION_FILES),
-        NamedSet("cifar10", 50_000, 10_000, (3, 32, 32), CapsNetConfig.cifar10().class_names, _CIFAR10_FILES),
+        # Clothes fill their image, so they shift by 1; mirrored clothes are clothes.
+        NamedSet(
+            "fashion_mnist",
+            60_000,
+            10_000,
+            (1, 28, 28),
+            _FASHION,
+            _FASHION_FILES,
+            augmentation={"shift": 1, "flip": True},
+        ),
+        NamedSet(
+            "cifar10",
+            50_000,
+            10_000,
+            (3, 32, 32),
+            CIFAR10_PRESET["class_names"],
+            _CIFAR10_FILES,
+            augmentation={"crop": (24, 24), "flip": True},
+            background=None,
+            network=CIFAR10_PRESET,
+        ),
         NamedSet("rotated_mnist", 12_000, 50_000, (1, 28, 28), _DIGITS, _ROTATED_FILES, "mnist"),
-        NamedSet("background_mnist", 12_000, 50_000, (1, 28, 28), _DIGITS, _BACKGROUND_FILES, "mnist"),
+        # A black border would show by how much a background was shifted, so the edge is repeated.
+        NamedSet(
+            "background_mnist",
+            12_000,
+            50_000,
+            (1, 28, 28),
+            _DIGITS,
+            _BACKGROUND_FILES,
+            "mnist",
+            augmentation={"shift": 2, "fill": "edge"},
+            background=None,
+        ),
         NamedSet("digits", 1_437, 360, (1, 28, 28), _DIGITS),
     )
 }

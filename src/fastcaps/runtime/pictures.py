@@ -10,8 +10,6 @@ from fastcaps._images import decode
 
 Invert = Literal["auto", "yes", "no"]
 
-# Data sets whose images are light on black, for networks that were not exported: an exported file has it measured.
-BLACK_EDGES = frozenset({"mnist", "fashion_mnist", "rotated_mnist", "digits"})
 # How near to black or white the edge of the training images has to be for a picture to be on the wrong side of it.
 _CLEAR = 0.25
 

@@ -223,6 +223,18 @@ class Run:
             return None
         return data.validation_split(settings["validation"], settings["seed"])[1]
 
+    @property
+    def background(self) -> float | None:
+        """Brightness of the edge of the training images, as `DataSet.background`."""
+        about = self.about["data"]
+        if "background" in about:
+            value: float | None = about["background"]
+            return value
+        # A run of an earlier version: only what is declared for named sets is known.
+        from fastcaps.data import SETS
+
+        return SETS[about["name"]].background if about["name"] in SETS else None
+
     def data(
         self, data_dir: str | Path | None = None, *, data: "DataSet | None" = None, test_only: bool = False
     ) -> "DataSet":

@@ -343,6 +343,7 @@ class Trainer:
             "validation": len(self.validation) if self.validation is not None else 0,
             "test": len(self.data.test),
             "augmentation": self.data.augmentation.to_dict(),
+            "background": self.data.background,
         }
         self.run.write_about(
             {
