@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastcaps._extras import require
 from fastcaps.bundled import ONNX, names_expected, resolve
 from fastcaps.runtime import Predictor, load
-from fastcaps.runtime.pictures import BLACK_EDGES, TakesImages
+from fastcaps.runtime.pictures import TakesImages
 
 if TYPE_CHECKING:
     from fastcaps.serving.network import TrainedNetwork
@@ -158,7 +158,8 @@ def _trained(name: str, folder: Path, threads: int | None) -> ServedModel:
     from fastcaps.nn.config import CapsNetConfig
     from fastcaps.training import Run
 
-    about = Run.open(folder).about
+    run = Run.open(folder)
+    about = run.about
     config = CapsNetConfig.from_dict(about["config"])
     data = about["data"]["name"]
     model = ServedModel(
@@ -167,7 +168,7 @@ def _trained(name: str, folder: Path, threads: int | None) -> ServedModel:
         engine="PyTorch, float32",
         image=config,
         class_names=config.class_names,
-        background=0.0 if data in BLACK_EDGES else None,
+        background=run.background,
         card={"data": data, "config": about["config"], "accuracy": about.get("evaluation")},
         predictor=None,
         folder=folder,
