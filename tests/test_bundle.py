@@ -19,8 +19,8 @@ from fastcaps.training import Run
 def run(tmp_path_factory):
     """A tiny network that has seen digits once."""
     folder = tmp_path_factory.mktemp("bundle") / "run"
-    options = ["--epochs", "1", "--threads", "1", "--network", "stem_channels=8", "--network", "capsule_types=2"]
-    options += ["--network", "decoder=[8]", "--data-dir", "somewhere"]
+    options = ["--epochs", "1", "--threads", "1", "--set", "stem_channels=8", "--set", "capsule_types=2"]
+    options += ["--set", "decoder=[8]", "--data-dir", "somewhere"]
     done = CliRunner().invoke(app, ["train", "--data", "digits", "--out", str(folder), *options])
     assert done.exit_code == 0, done.output
     return Run.open(folder)

@@ -71,7 +71,7 @@ def test_the_whole_way(tmp_path):
         assert result.exit_code == 0, result.output
         return result
 
-    changes = [word for change in SMALL for word in ("--network", change)]
+    changes = [word for change in SMALL for word in ("--set", change)]
     fastcaps_("train", "--data", "digits", "--out", run, "--normalization", "sparsemax", "--epochs", 2, *changes)
     fastcaps_("accumulate", run)
     fastcaps_("evaluate", run)

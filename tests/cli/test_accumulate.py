@@ -17,7 +17,7 @@ def run(tmp_path_factory):
     """A run on digits, trained for an epoch: it gets some digits of every class right, and some wrong."""
     folder = tmp_path_factory.mktemp("runs") / "digits"
     network = ["stem_channels=8", "capsule_types=2", "decoder=[8]", "primary_kernel=5", "primary_stride=4"]
-    options = [word for change in network for word in ("--network", change)]
+    options = [word for change in network for word in ("--set", change)]
     invoke("train", "--data", "digits", "--out", folder, "--epochs", 2, "--batch-size", 32, "--threads", 1, *options)
     return folder
 

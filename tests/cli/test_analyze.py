@@ -30,8 +30,8 @@ def invoke(*arguments, code=0):
 def train(images: Path, out: Path, *options: str) -> Path:
     invoke(
         *("train", "--data", images, "--out", out, "--epochs", 3, "--batch-size", 4, "--warmup", 2, "--threads", 1),
-        *("--network", "stem_channels=8", "--network", "capsule_types=2", "--network", "decoder=[16]"),
-        *("--network", "stem_kernel=5", "--network", "primary_kernel=5", *options),
+        *("--set", "stem_channels=8", "--set", "capsule_types=2", "--set", "decoder=[16]"),
+        *("--set", "stem_kernel=5", "--set", "primary_kernel=5", *options),
     )
     invoke("accumulate", out)
     return out

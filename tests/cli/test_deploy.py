@@ -35,7 +35,7 @@ def run(tmp_path_factory):
                 pixels[4:16, 3 + 7 * number : 7 + 7 * number] += 200
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / "photos" / part / name / f"{k}.png")
     network = ["stem_channels=8", "capsule_types=2", "decoder=[16]", "stem_kernel=5", "primary_kernel=5"]
-    options = [word for change in network for word in ("--network", change)]
+    options = [word for change in network for word in ("--set", change)]
     options += ["--epochs", "12", "--batch-size", "8", "--warmup", "2", "--threads", "1", "--learning-rate", "0.005"]
     invoke("train", "--data", folder / "photos", "--out", folder / "run", *options)
     invoke("accumulate", folder / "run", "--threads", 1)

@@ -25,7 +25,7 @@ def run(images, tmp_path):  # noqa: F811
 def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
     out = tmp_path / "fixed"
     master = run / "master.safetensors"
-    trained = invoke("train", "--init", run, "--master", master, "--out", out, "--test-every", 1, *GO_ON)
+    trained = invoke("train", "--init", run, "--coefficients", master, "--out", out, "--test-every", 1, *GO_ON)
     assert f"next: fastcaps evaluate {out}" in trained.stderr
     about = json.loads((out / "run.json").read_text())
     assert about["init"] == {"run": str(run), "weights": weights_hash(CapsNet.from_pretrained(run))}
@@ -56,7 +56,7 @@ def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
 
 def test_refitting_the_routing_layer(run, tmp_path):
     out = tmp_path / "refit"
-    refit = ["--init", run, "--master", "uniform", "--routing-only", "--loss", "cross_entropy", "--sharpness", 10]
+    refit = ["--init", run, "--coefficients", "uniform", "--routing-only", "--loss", "cross_entropy", "--sharpness", 10]
     invoke("train", *refit, "--out", out, *GO_ON)
     settings = json.loads((out / "run.json").read_text())["settings"]
     names = ("routing_only", "loss", "sharpness", "reconstruction_weight")
@@ -120,11 +120,11 @@ def test_going_on_dynamically_is_the_control(run, tmp_path):
 
 
 def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_path):  # noqa: F811
-    invoke("train", "--data", images, "--master", "uniform", "--out", tmp_path / "ones", *SMALL)
+    invoke("train", "--data", images, "--coefficients", "uniform", "--out", tmp_path / "ones", *SMALL)
     assert (MasterCoefficients.load(tmp_path / "ones" / "master.safetensors").values == 1).all()
     found = json.loads(invoke("evaluate", tmp_path / "ones", "--json").stdout)
     assert found["variants"]["fast"]["confusion"] == found["variants"]["uniform"]["confusion"]
-    options = ["--dynamic-epochs", 1, "--dynamic-fraction", 0.5, "--refresh", 1, "--afresh"]
+    options = ["--dynamic-epochs", 1, "--dynamic-fraction", 0.5, "--refresh-every", 1, "--reinit"]
     done = invoke("train", "--data", images, "--out", tmp_path / "both", *options, *SMALL, "--epochs", 3, "--json")
     assert [row["routing"] for row in json.loads(done.stdout)["history"]] == ["dynamic", "fixed", "fixed"]
     assert "both accumulating for epoch 2/3 batch 2/2" in done.stderr
@@ -142,7 +142,7 @@ def test_images_held_out_once_stay_held_out(run, images, tmp_path):  # noqa: F81
     ):
         refused = invoke("train", "--init", run, "--out", out, *options, *GO_ON, code=1)
         assert f"{run} was trained with 6 images held out by seed 0, this run would be {words}: some" in refused.stderr
-    master = ["--master", run / "master.safetensors"]
+    master = ["--coefficients", run / "master.safetensors"]
     refused = invoke("train", "--data", images, *master, "--validation", 3, "--out", out, *SMALL, code=1)
     words = (
         "accumulated with 6 images held out by seed 0, this run would be with 3 images held out by seed 0: images that"
@@ -160,34 +160,40 @@ def test_what_does_not_go_together(run, tmp_path, monkeypatch):
     before = sorted(tmp_path.iterdir())
     for arguments, message in (
         (["train", "--out", "x"], "give --data, or --init with a run whose data to use"),
-        (["train", "--init", run, "--out", "x", "--iterations", 2], "--iterations: with --init the network is"),
-        (["train", "--init", run, "--out", "x", "--network", "decoder=[8]"], "--network: with --init the network is"),
         (
-            ["train", "--init", run, "--out", "x", "--dynamic-epochs", 1, "--afresh"],
-            "--afresh: with --init the weights are a run's, leave one of them out",
+            ["train", "--init", run, "--out", "x", "--iterations", 2],
+            "--iterations 2: with --init the network is that of",
+        ),
+        (["train", "--init", run, "--out", "x", "--set", "decoder=[8]"], "decoder=(8,): with --init the network is"),
+        (
+            ["train", "--init", run, "--out", "x", "--dynamic-epochs", 1, "--reinit"],
+            "--reinit: with --init the weights are those of a run, leave one of them out",
         ),
         (
             ["train", "--init", run, "--out", "x", "--sharpness", 5],
-            "--sharpness is of no use with the loss margin: leave it out, or change --loss",
+            "--sharpness 5 is of no use with the loss margin: leave it out, or change --loss",
         ),
         (
             ["train", "--init", run, "--out", "x", "--loss", "cross_entropy", "--negative-margin", 0.2],
-            "--negative-margin is of no use with the loss cross_entropy: leave it out, or change --loss",
+            "--negative-margin 0.2 is of no use with the loss cross_entropy: leave it out, or change --loss",
         ),
     ):
         assert message in " ".join(invoke(*arguments, code=2).stderr.replace("│", "").split())
     for arguments, message in (
         (["train", "--init", "nowhere", "--out", "x"], "nowhere is no run: it has no run.json"),
-        (["train", "--data", "digits", "--master", "none", "--out", "x"], "none does not exist: expected a file of"),
         (
-            ["train", "--data", "digits", "--master", run, "--out", "x"],
+            ["train", "--data", "digits", "--coefficients", "none", "--out", "x"],
+            "none does not exist: expected a file of",
+        ),
+        (
+            ["train", "--data", "digits", "--coefficients", run, "--out", "x"],
             f"{run} is a folder, perhaps {run}/master.safetensors is meant: expected a file of master coefficients",
         ),
         (
-            ["train", "--data", "digits", "--master", run / "master.safetensors", "--out", "x"],
+            ["train", "--data", "digits", "--coefficients", run / "master.safetensors", "--out", "x"],
             "×3 capsules, this model has",
         ),
-        (["train", "--init", run, "--out", "x", "--refresh", 1], "only fixed coefficients are refreshed"),
+        (["train", "--init", run, "--out", "x", "--refresh-every", 1], "only fixed coefficients are refreshed"),
     ):
         assert message in invoke(*arguments, code=1).stderr
     assert sorted(tmp_path.iterdir()) == before

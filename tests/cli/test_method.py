@@ -12,7 +12,7 @@ from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, fold
 from fastcaps.cli import app
 
 SMALL = [
-    *("--network", "stem_channels=8", "--network", "capsule_types=2", "--network", "decoder=[16]"),
+    *("--set", "stem_channels=8", "--set", "capsule_types=2", "--set", "decoder=[16]"),
     *("--epochs", "2", "--batch-size", "8", "--warmup", "2", "--threads", "1"),
 ]
 
@@ -69,9 +69,7 @@ def test_resume_and_other_coefficients(images, tmp_path):
     run = tmp_path / "run"
     invoke("train", "--data", images, "--out", run, *SMALL)
     refused = invoke("train", "--data", images, "--out", run, *SMALL, code=1)
-    assert (
-        f"error: {run} holds a run already: pass resume=True to continue it, or choose another folder" in refused.stderr
-    )
+    assert f"error: {run} holds a run already: pass --resume to continue it, or choose another folder" in refused.stderr
     done = json.loads(invoke("train", "--data", images, "--out", run, "--resume", "--json", *SMALL).stdout)
     assert len(done["history"]) == 2
     missing = invoke("evaluate", run, code=1)
@@ -93,9 +91,11 @@ def test_resume_and_other_coefficients(images, tmp_path):
         (["train", "--data", "digits", "--out", "x", "--device", "meta"], "device 'meta' can't be used here"),
         (["train", "--data", "digits", "--out", "x", "--seed", "99999999999999999999"], "seed is 9999999999999999999"),
         (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "is 1.7, expected a fraction below 1, or"),
+        (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "normalization is 'max', expected one"),
         (["train", "--data", "digits", "--out", "x", "--validation", "inf"], "validation is inf, expected a fraction"),
         (
-            ["train", "--data", "digits", "--out", "x", "--network", "stem_channels=1000000000000"],
+            ["train", "--data", "digits", "--out", "x", "--set", "stem_channels=1000000000000"],
             "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch",
         ),
         (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "device 'gpu' can't be used here"),
@@ -115,10 +115,8 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["train", "--data", "digits", "--out", "x", "--size", "40"], "--size 40: expected height and width such"),
-        (["train", "--data", "digits", "--out", "x", "--network", "stem=1"], "--network stem=1: expected name=value"),
-        (["train", "--data", "digits", "--out", "x", "--network", "height=8"], "--network height=8: expected name=val"),
-        (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "--validation 1.7: expected a part below"),
-        (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "max"),
+        (["train", "--data", "digits", "--out", "x", "--set", "stem"], "--set stem: expected name=value"),
+        (["train", "--data", "digits", "--out", "x", "--set", "height=8"], "--set height=8: expected name=val"),
         (["train", "--data", "digits", "--out", "x", "--convolution", "fast"], "fast"),
         (["evaluate", "nowhere", "--part", "all"], "all"),
         (["train", "--data", "digits"], "--out"),
@@ -155,7 +153,8 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
 def test_validation_images_are_not_accumulated(images, tmp_path):
     run = tmp_path / "run"
     trained = invoke("train", "--data", images, "--out", run, "--validation", 6, *SMALL)
-    assert "of 2, loss" in trained.stdout
+    assert trained.stdout.startswith(f"{run}\n")
+    assert "validation accuracy" in trained.stdout
     assert "validation accuracy" in trained.stdout
     found = json.loads(invoke("accumulate", run, "--json").stdout)
     assert found["counts"] == [6, 6, 6]

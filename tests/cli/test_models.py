@@ -83,7 +83,7 @@ def test_bench_takes_a_networks_sizes(monkeypatch):
 
 def test_bench_compares_answers(monkeypatch, tmp_path):
     monkeypatch.setattr("fastcaps.benchmark.inference.bench", lambda settings, observe: {})
-    network = [f"--network={value}" for value in ("stem_channels=8", "capsule_types=2")]
+    network = [f"--set={value}" for value in ("stem_channels=8", "capsule_types=2")]
     folder = tmp_path / "digits"
     invoke("train", "--data", "digits", "--out", folder, "--epochs", 1, "--threads", 1, *network)
     invoke("accumulate", folder, "--threads", 1)

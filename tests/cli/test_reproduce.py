@@ -108,7 +108,7 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
 
 
 def test_what_train_made_is_gone_on_with(small, monkeypatch):
-    changes = [word for name, value in SMALL.items() for word in ("--network", f"{name}={json.dumps(value)}")]
+    changes = [word for name, value in SMALL.items() for word in ("--set", f"{name}={json.dumps(value)}")]
     run = small / "runs" / "reproduce" / "mnist-softmax-2"
     options = ["--normalization", "softmax", "--seed", 2, "--epochs", 2, "--test-every", 1, "--threads", 1]
     invoke("train", "--data", "mnist", *options, *changes, "--out", run)

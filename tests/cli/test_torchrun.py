@@ -23,7 +23,7 @@ from fastcaps.training import Run
 NETWORK = ["stem_channels=8", "capsule_types=2", "decoder=[8]", "primary_kernel=5", "primary_stride=4"]
 TRAIN = [
     *("train", "--data", "digits", "--batch-size", 64, "--checkpoint-every", 5, "--threads", 1),
-    *(word for change in NETWORK for word in ("--network", change)),
+    *(word for change in NETWORK for word in ("--set", change)),
 ]
 
 

@@ -186,7 +186,7 @@ def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
     assert "KeyboardInterrupt" in err
     run = Run.open(tmp_path / "run")
     assert run.about["state"] == "running"
-    with pytest.raises(FileNotFoundError, match="model does not exist: the run is not finished, go on with fastcaps"):
+    with pytest.raises(FileNotFoundError, match="model does not exist: the run is not finished, resume its training"):
         run.model()
     resumed = start(tmp_path / "run", "--resume")
     assert resumed.stdout is not None

@@ -22,6 +22,7 @@ from fastcaps.cli import (
     train,
 )
 from fastcaps.cli._common import quiet, wait_for_the_first
+from fastcaps.cli._options import GroupedCommand
 
 app = typer.Typer(
     name="fastcaps",
@@ -50,7 +51,7 @@ def _options(
 
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
-app.command("train")(train.train)
+app.command("train", cls=GroupedCommand)(train.train)
 app.command("accumulate")(accumulate.accumulate)
 app.command("ablate")(ablate.ablate)
 app.command("evaluate")(evaluate.evaluate)

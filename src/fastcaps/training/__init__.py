@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fastcaps._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from fastcaps.training.config import TrainConfig
     from fastcaps.training.loggers import CallbackLogger, ConsoleLogger, JsonlLogger, Logger, TensorBoardLogger
     from fastcaps.training.reports import EpochMetrics, Report
     from fastcaps.training.run import Run
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Trainer",
     "TrainSettings",
+    "TrainConfig",
     "Run",
     "Report",
     "EpochMetrics",
@@ -29,6 +31,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "Trainer": "fastcaps.training.trainer",
         "TrainSettings": "fastcaps.training.settings",
+        "TrainConfig": "fastcaps.training.config",
         "Run": "fastcaps.training.run",
         "Report": "fastcaps.training.reports",
         "EpochMetrics": "fastcaps.training.reports",

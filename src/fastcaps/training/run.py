@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fastcaps.training.settings import TrainSettings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run folder.
 
@@ -45,6 +45,10 @@ class Run:
     """
 
     folder: Path
+
+    def __repr__(self) -> str:
+        """Return the folder."""
+        return f"Run({str(self.folder)!r})"
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
@@ -62,6 +66,11 @@ class Run:
     def about_file(self) -> Path:
         """Settings and provenance."""
         return self.folder / "run.json"
+
+    @property
+    def config_file(self) -> Path:
+        """All options, as a config file."""
+        return self.folder / "config.toml"
 
     @property
     def metrics_file(self) -> Path:
@@ -155,9 +164,7 @@ class Run:
         from fastcaps.nn import CapsNet
 
         if not self.model_folder.is_dir():
-            raise FileNotFoundError(
-                f"{self.model_folder} does not exist: the run is not finished, go on with fastcaps train --resume"
-            )
+            raise FileNotFoundError(f"{self.model_folder} does not exist: the run is not finished, resume its training")
         return CapsNet.from_pretrained(self.model_folder)
 
     def master(self, file: str | Path | None = None) -> "MasterCoefficients":
@@ -188,7 +195,7 @@ class Run:
             raise ValueError(
                 f"{self.folder} was trained with {_held_out(own['validation'], own['seed'])}, this run would be with "
                 f"{_held_out(settings.validation, settings.seed)}: some images would be seen in one and held "
-                "out in the other, so leave --validation and --seed as they were"
+                "out in the other, so leave validation= and seed= as they were"
             )
 
     def check_comparable(self, other: "Run", part: str) -> None:

@@ -1,4 +1,4 @@
-"""The constants of a training run, and the defaults of each data set. Knows no PyTorch.
+"""The settings of a training run, and their defaults for each data set. Knows no PyTorch.
 
 Adam with its default moments. The learning rate rises linearly over the first steps, because the first updates of
 Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays,
@@ -7,7 +7,7 @@ exponentially or along a cosine, to a given part of itself at the last step.
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 from fastcaps.training._renamed import renamed_fields
@@ -15,7 +15,7 @@ from fastcaps.training._renamed import renamed_fields
 Decay = Literal["exponential", "cosine"]
 Loss = Literal["margin", "cross_entropy"]
 
-# Where they come from is in docs/training.md.
+# Their reasons are in docs/results/training-defaults.md.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "mnist": {"epochs": 10},
     "fashion_mnist": {"epochs": 20},
@@ -26,6 +26,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Groups of options on the command line.
+_LOSS, _FIXED = {"group": "Loss"}, {"group": "Fixed coefficients"}
 _RENAMED = {"afresh": "reinit", "refresh": "refresh_every"}
 
 
@@ -35,28 +37,27 @@ class TrainSettings:
     """What decides a run, beside network, data and number of threads.
 
     Attributes:
-        epochs: passes over the training images.
-        batch_size: images a step.
-        seed: of the order and the augmentation; the command line draws the weights with it, too.
-        learning_rate: of Adam, at its highest.
-        final_rate: part of the learning rate that is left at the last step.
-        decay: how it gets there; a cosine stays high for longer.
-        warmup: steps over which the learning rate rises, at most a third of the run.
-        loss: of the lengths of class capsules.
-        sharpness: what lengths are multiplied by in cross-entropy.
-        reconstruction_weight: of the decoder's squared error beside it.
-        positive_margin: length that the label's capsule should exceed.
-        negative_margin: length that the others should stay below.
-        negative_weight: of the others in the margin loss.
-        validation: part of the training images held out, or their number; none when 0.
-        test_every: epochs between looks at the test set, which decide nothing; never when 0.
-        checkpoint_every: steps between checkpoints within an epoch; only at its end when 0.
-        dynamic_epochs: epochs with dynamic routing, after which coefficients are accumulated and stay fixed; all when
-            None.
-        dynamic_fraction: part of the training images that the dynamic epochs and their accumulation use.
-        reinit: whether the weights are drawn anew when the coefficients have been accumulated.
-        refresh_every: epochs after which fixed coefficients are accumulated again; never when 0.
-        routing_only: whether the weights of the routing layer alone are trained, and all others stay what they are.
+        epochs: passes over the training images (default: by data set).
+        batch_size: images per step.
+        seed: seed of initial weights, order and augmentation.
+        learning_rate: highest learning rate of Adam.
+        final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
+        decay: how the learning rate gets there: exponential, or cosine, which stays high for longer.
+        warmup: steps over which the learning rate rises, at most a third of all (default: 100, or by data set).
+        validation: fraction of the training images to hold out, or their number (default: none).
+        test_every: epochs between evaluations on the test images, which decide nothing; 0 for never.
+        checkpoint_every: steps between checkpoints within an epoch; 0 for none.
+        loss: loss of the lengths of class capsules: margin or cross_entropy.
+        sharpness: factor of the lengths in the cross-entropy.
+        reconstruction_weight: weight of the squared error of the decoder.
+        positive_margin: length that the capsule of the label should exceed.
+        negative_margin: length that the other capsules should stay below.
+        negative_weight: weight of the other capsules in the margin loss.
+        dynamic_epochs: epochs with dynamic routing, after which coefficients are accumulated and fixed (default: all).
+        dynamic_fraction: fraction of the training images for the dynamic epochs and the accumulation.
+        reinit: draw new weights when the coefficients have been accumulated.
+        refresh_every: epochs after which fixed coefficients are accumulated again; 0 for never.
+        routing_only: train the weights of the routing layer alone.
     """
 
     epochs: int = 12
@@ -66,23 +67,23 @@ class TrainSettings:
     final_rate: float = 0.02
     decay: Decay = "exponential"
     warmup: int = 100
-    loss: Loss = "margin"
-    sharpness: float = 20.0
-    reconstruction_weight: float = 0.0005
-    positive_margin: float = 0.9
-    negative_margin: float = 0.1
-    negative_weight: float = 0.5
     validation: float | int = 0
     test_every: int = 0
     checkpoint_every: int = 0
-    dynamic_epochs: int | None = None
-    dynamic_fraction: float = 1.0
-    reinit: bool = False
-    refresh_every: int = 0
-    routing_only: bool = False
+    loss: Loss = field(default="margin", metadata=_LOSS)
+    sharpness: float = field(default=20.0, metadata=_LOSS)
+    reconstruction_weight: float = field(default=0.0005, metadata=_LOSS)
+    positive_margin: float = field(default=0.9, metadata=_LOSS)
+    negative_margin: float = field(default=0.1, metadata=_LOSS)
+    negative_weight: float = field(default=0.5, metadata=_LOSS)
+    dynamic_epochs: int | None = field(default=None, metadata=_FIXED)
+    dynamic_fraction: float = field(default=1.0, metadata=_FIXED)
+    reinit: bool = field(default=False, metadata=_FIXED)
+    refresh_every: int = field(default=0, metadata=_FIXED)
+    routing_only: bool = field(default=False, metadata=_FIXED)
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, saying why."""
+        """Raise when a value can't work."""
         for name, least in {
             "epochs": 1,
             "batch_size": 1,
@@ -109,8 +110,7 @@ class TrainSettings:
                 f"the margins are {self.negative_margin} and {self.positive_margin}: "
                 "expected 0 ≤ negative < positive ≤ 1"
             )
-        if not 0 <= self.validation < math.inf:
-            raise ValueError(f"validation is {self.validation!r}, expected a fraction, a number of images, or 0")
+        self._check_validation()
         if not 0 < self.dynamic_fraction <= 1:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
         if self.routing_only and self.reinit:
@@ -124,14 +124,24 @@ class TrainSettings:
                 "less than all epochs"
             )
 
+    def _check_validation(self) -> None:
+        """Make a number of images an int."""
+        value = self.validation
+        if not 0 <= value < math.inf:
+            raise ValueError(f"validation is {value!r}, expected a fraction, a number of images, or 0")
+        if value >= 1:
+            if value != int(value):
+                raise ValueError(f"validation is {value!r}, expected a fraction below 1, or a whole number of images")
+            object.__setattr__(self, "validation", int(value))
+
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:
-        """The defaults for a data set, with changes."""
+        """Return the defaults for a data set, with changes."""
         return cls(**(_DEFAULTS.get(name, {}) | changes))
 
     @classmethod
     def finetune_defaults(cls, **changes: Any) -> Self:
-        """The defaults for going on from trained weights: few epochs at a small learning rate."""
+        """Return the defaults for training from trained weights: few epochs at a small learning rate."""
         epochs, rate = (5, 3e-4) if changes.get("routing_only") else (2, 2e-4)
         return cls(**({"epochs": epochs, "learning_rate": rate, "warmup": 0} | changes))
 
@@ -160,7 +170,7 @@ class TrainSettings:
         return {name: known[name] for name in names}
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 0, of so many."""
+        """Return the learning rate of a step, counted from 0, of a number of steps."""
         warmup = min(self.warmup, steps // 3)
         rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
         done = step / max(steps - 1, 1)
@@ -171,5 +181,5 @@ class TrainSettings:
         return self.learning_rate * rising * left
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)

@@ -10,12 +10,15 @@ if TYPE_CHECKING:
     from fastcaps.workflows.analysis import analyze
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.reproduction import reproduce
+    from fastcaps.workflows.training import TrainResult, train
 
-__all__ = ["accumulate", "evaluate", "analyze", "ablate", "reproduce"]
+__all__ = ["train", "TrainResult", "accumulate", "evaluate", "analyze", "ablate", "reproduce"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "train": "fastcaps.workflows.training",
+        "TrainResult": "fastcaps.workflows.training",
         "accumulate": "fastcaps.workflows.accumulation",
         "evaluate": "fastcaps.workflows.evaluation",
         "analyze": "fastcaps.workflows.analysis",

@@ -1,0 +1,133 @@
+"""Options that are generated from the fields of dataclasses, in groups, and errors in their words."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+_OTHERS = "Options"
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists options in groups, in plain text."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one section per group, in the order of their first options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(param, "rich_help_panel", None) or _OTHERS, []).append(record)
+        for name, records in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+
+def options_from(
+    *classes: tuple[str, type], flags: Mapping[str, tuple[str, ...]]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add an option per field of dataclasses to a command, which gets those that were given as keyword arguments.
+
+    The help of an option is what the docstring of the class says under ``Attributes:``. All defaults are None: what is
+    not given does not arrive. The metadata of a field may
+    name its group and its metavar, or say that it is no option.
+
+    Args:
+        classes: pairs of the name of a group and a dataclass.
+        flags: names of options that differ from those of their fields, or more than one, by field.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function)
+        own = [entry for entry in signature.parameters.values() if entry.kind != entry.VAR_KEYWORD]
+        generated = [
+            _parameter(cls, field, group, flags.get(field.name, ()))
+            for group, cls in classes
+            for field in dataclasses.fields(cls)
+            if field.metadata.get("option", True)
+        ]
+
+        def wrapped(**values: Any) -> None:
+            function(**{name: value for name, value in values.items() if name in signature.parameters or _given(value)})
+
+        wrapped.__name__, wrapped.__doc__, wrapped.__module__ = (
+            function.__name__,
+            function.__doc__,
+            function.__module__,
+        )
+        parameters = [*generated, *(entry.replace(kind=entry.KEYWORD_ONLY) for entry in own)]
+        wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {entry.name: entry.annotation for entry in parameters} | {"return": None}
+        return wrapped
+
+    return decorate
+
+
+def _given(value: Any) -> bool:
+    return value is not None and value != [] and value != ()
+
+
+def _parameter(cls: type, field: "dataclasses.Field[Any]", group: str, names: tuple[str, ...]) -> inspect.Parameter:
+    kind = get_type_hints(cls)[field.name]
+    if kind == tuple[str, ...]:
+        kind = list[str]
+    elif "tuple" in str(kind):
+        kind = str  # such as 40x32
+    elif kind == float | int:
+        kind = float
+    option = typer.Option(
+        *names,
+        help=_help(cls, field),
+        metavar=field.metadata.get("metavar"),
+        rich_help_panel=field.metadata.get("group", group),
+        show_default=False,
+    )
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _help(cls: type, field: "dataclasses.Field[Any]") -> str:
+    """Return what the docstring of a class says of a field, with its default."""
+    documented = re.search(
+        rf"^ +{field.name}: (.*?)(?=^ +\w+: |\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL
+    )
+    words = " ".join(documented[1].split()).rstrip(".") if documented else field.name
+    default = field.default
+    if not any(default is none for none in (None, False, ())) and "default" not in words:
+        words += f" (default: {default})"
+    return words[0].upper() + words[1:] + "."
+
+
+@contextmanager
+def errors_about_options(names: Mapping[str, str], wrong_use: type[Exception]) -> Iterator[None]:
+    """Let errors that speak of arguments speak of options.
+
+    Args:
+        names: the option of each argument.
+        wrong_use: errors that are wrong use of the command, with exit code 2.
+    """
+    try:
+        yield
+    except wrong_use as error:
+        raise typer.BadParameter(in_words_of_options(str(error), names)) from None
+    except (ValueError, OSError) as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (in_words_of_options(error.args[0], names),)
+        raise
+
+
+def in_words_of_options(words: str, names: Mapping[str, str]) -> str:
+    """Return a message with ``name=value`` as ``--name value``, and with names of several words as options."""
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"]
+        if name not in names or (value is None and "_" not in name):
+            return match[0]
+        return names[name] if value in (None, "", "True") else f"{names[name]} {value}"
+
+    return re.sub(r"(?<![\w\-/.'\[])(?P<name>[a-z_]+)\b(?:=(?P<value>[^\s,:;()]*))?", option, words)

@@ -1,0 +1,225 @@
+"""From images to a trained network in a run folder."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fastcaps._files import write_atomically
+from fastcaps._result import Result, Table
+from fastcaps.data import DataSet, load
+from fastcaps.distributed import current
+from fastcaps.master import MasterCoefficients, uniform_coefficients
+from fastcaps.nn import CapsNet
+from fastcaps.nn.pretrained import weights_hash
+from fastcaps.training.config import ConfigError, DataOptions, TrainConfig
+from fastcaps.training.loggers import Logger
+from fastcaps.training.reports import EpochMetrics
+from fastcaps.training.run import Run, check_not_held_out
+from fastcaps.training.settings import TrainSettings
+from fastcaps.training.trainer import Trainer
+from fastcaps.workflows._common import given, select_device
+
+# Settings that are used with one of the losses only.
+_OF_LOSS = {"sharpness": "cross_entropy"} | dict.fromkeys(
+    ("positive_margin", "negative_margin", "negative_weight"), "margin"
+)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TrainResult(Result):
+    """A finished training run.
+
+    Attributes:
+        run: the run folder.
+        history: metrics of all epochs.
+        selected: metrics of the epoch whose weights are the result: the best on the validation images, or the last.
+        next_step: the workflow that follows: ``"accumulate"``, or ``"evaluate"`` after training with fixed
+            coefficients.
+    """
+
+    run: str
+    history: Sequence[EpochMetrics]
+    selected: EpochMetrics
+    next_step: Literal["accumulate", "evaluate"]
+
+    def tables(self) -> list[Table]:
+        """Return the metrics of the selected epoch."""
+        metrics = self.selected
+        cells = {"epoch": f"{metrics.epoch} of {len(self.history)}", "loss": f"{metrics.loss:.4f}"}
+        accuracies = {
+            "training": metrics.accuracy,
+            "validation": metrics.validation_accuracy,
+            "test": metrics.test_accuracy,
+        }
+        cells |= {f"{name} accuracy": f"{value:.2%}" for name, value in accuracies.items() if value is not None}
+        return [Table(self.run, list(cells), [list(cells.values())])]
+
+
+def train(
+    data: DataSet | str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    config: TrainConfig | str | Path | None = None,
+    settings: TrainSettings | None = None,
+    resume: bool = False,
+    loggers: Sequence[Logger | str] = ("console",),
+    command_line: str | None = None,
+    **changes: Any,
+) -> TrainResult:
+    """Train a capsule network with dynamic routing, or with fixed master coefficients.
+
+    The run folder gets the trained network, metrics, a checkpoint and ``config.toml``, which describes the run
+    completely: ``train(config="RUN/config.toml", out="other")`` repeats it.
+
+    Args:
+        data: a data set, its name, or a folder of images.
+        out: the run folder.
+        config: a configuration or its file.
+        settings: all settings; otherwise the defaults for the data set, or for training from ``init=``.
+        resume: resume the run of the folder. A job that ``torchrun`` has restarted does so by itself.
+        loggers: loggers or their names, beside ``metrics.jsonl`` and those of the configuration.
+        command_line: to be stored with the run.
+        changes: entries of the configuration, such as ``epochs=5``, ``normalization="softmax"``, ``init="runs/first"``,
+            ``coefficients="uniform"``, ``threads=2``; see `fastcaps.training.TrainConfig`.
+    """
+    config = (
+        config if isinstance(config, TrainConfig) else TrainConfig() if config is None else TrainConfig.load(config)
+    )
+    name = data if isinstance(data, str | Path) else None
+    config = config.changed(**{} if settings is None else settings.to_dict()).changed(
+        **given(data=name, out=out), **changes
+    )
+    if config.run.out is None:
+        raise ConfigError("give out=, the run folder")
+    images = data if isinstance(data, DataSet) else None
+    trainer = _Preparation(config, images).trainer(loggers, command_line)
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0 and trainer.run.checkpoint_file.is_file()
+    history = trainer.fit(resume=resume or restarted)
+    next_step: Literal["accumulate", "evaluate"] = "accumulate" if trainer.master is None else "evaluate"
+    return TrainResult(str(trainer.run.folder), tuple(history), trainer.progress.selected, next_step)
+
+
+class _Preparation:
+    """Network, data, settings and coefficients of a run, from its configuration."""
+
+    def __init__(self, config: TrainConfig, data: DataSet | None) -> None:
+        self.config = config
+        self.device = select_device(config.run.device, config.run.threads)
+        self.start = self._start()
+        self.data = self._data(data)
+        self.settings = self._settings()
+        self.model = self._model()
+        self.master = self._coefficients()
+
+    def trainer(self, loggers: Sequence[Logger | str], command_line: str | None) -> Trainer:
+        """Return the trainer of the run."""
+        about: dict[str, Any] = given(command=command_line)
+        if self.start is not None:
+            about["init"] = {"run": str(self.config.run.init), "weights": weights_hash(self.model)}
+        if self.master is not None:
+            about["master"] = self.master.summary()
+        return Trainer(
+            self.model,
+            self.data,
+            self.settings,
+            str(self.config.run.out),
+            master=self.master,
+            loggers=[_ConfigWriter(self._toml()), *loggers, *self.config.run.loggers],
+            about=about,
+        )
+
+    def _start(self) -> Run | None:
+        """Return the run to start from."""
+        init, training = self.config.run.init, self.config.training
+        if init is None:
+            if training.get("routing_only"):
+                raise ConfigError("routing_only=True: a new network has nothing to keep, give init= with a trained run")
+            return None
+        for name, value in self.config.network.items():
+            raise ConfigError(f"{name}={value}: with init= the network is that of {init}, leave it out")
+        if training.get("reinit"):
+            raise ConfigError("reinit=True: with init= the weights are those of a run, leave one of them out")
+        return Run.open(init)
+
+    def _data(self, data: DataSet | None) -> DataSet:
+        options, start = self.config.data, self.start
+        if data is not None:
+            return data
+        if options.name is not None:
+            name = options.name
+            return current().main_first(lambda: load(name, **options.arguments()))
+        if start is not None:
+            return current().main_first(lambda: start.data(options.data_dir))
+        raise ConfigError("give data=, or init= with a run whose data to use")
+
+    def _settings(self) -> TrainSettings:
+        changes = dict(self.config.training)
+        if self.start is None:
+            base: dict[str, Any] = TrainSettings.for_data(self.data.name).to_dict()
+            settings = TrainSettings.for_data(self.data.name, **changes)
+        else:
+            base = TrainSettings.loss_settings(self.start.about["settings"])
+            if changes.get("routing_only"):
+                base["reconstruction_weight"] = 0.0  # the decoder isn't trained
+            settings = TrainSettings.finetune_defaults(**{**base, **self.start.held_out(self.data), **changes})
+            self.start.check_held_out(self.data, settings)
+        for name, loss in _OF_LOSS.items():
+            if settings.loss != loss and not math.isclose(changes.get(name, base[name]), base[name]):
+                raise ConfigError(
+                    f"{name}={changes[name]:g} is of no use with the loss {settings.loss}: leave it out, or change "
+                    "loss="
+                )
+        return settings
+
+    def _model(self) -> CapsNet:
+        if self.start is None:
+            torch.manual_seed(self.settings.seed)
+            model = CapsNet(self.data.config(**self.config.network))
+        else:
+            model = self.start.model().float()
+        model.primary.convolution = self.config.run.convolution
+        return model.to(self.device)
+
+    def _coefficients(self) -> MasterCoefficients | None:
+        source = self.config.run.coefficients
+        if source is None:
+            return None
+        master = uniform_coefficients(self.model.config) if source == "uniform" else MasterCoefficients.load(source)
+        check_not_held_out(master, self.data, self.settings)
+        if self.start is None:
+            self.model.routing.reset_parameters(master.values)
+        return master
+
+    def _toml(self) -> str:
+        """Return the configuration with all effective values."""
+        comments = ["fastcaps train --config THIS_FILE --out FOLDER repeats this run."]
+        network, call, options = {}, self.data.call, self.config.data
+        if self.start is None:
+            decided = {"height", "width", "channels", "classes", "class_names"}
+            network = {name: value for name, value in self.model.config.to_dict().items() if name not in decided}
+        else:
+            comments.append("Network and weights, and without a [data] name also the data, are those of init.")
+        if call is None:
+            comments.append(f"The data set {self.data.name} was made in Python: pass it as data=.")
+        elif self.start is None or options.name is not None:
+            entries = {name: value for name, value in call.items() if name != "name_or_folder"}
+            options = DataOptions(name=call["name_or_folder"], data_dir=options.data_dir, **entries)
+        effective = TrainConfig(
+            data=options, network=network, training=self.settings.to_dict(), run=self.config.run
+        ).changed(device=self.device.type, threads=torch.get_num_threads())
+        return effective.to_toml(*comments)
+
+
+class _ConfigWriter(Logger):
+    """Writes ``config.toml`` when a run starts."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def start(self, run: Run, history: Sequence[EpochMetrics]) -> None:
+        write_atomically({run.config_file: self._text.encode()})

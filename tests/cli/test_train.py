@@ -1,0 +1,113 @@
+"""`fastcaps train`: options from fields, groups in the help, config files, former options."""
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+import safetensors.torch
+from tests.cli.test_method import invoke
+
+from fastcaps.cli._options import in_words_of_options
+
+TINY = [f"--set={change}" for change in ("stem_channels=6", "capsule_types=2", "class_dimension=6", "decoder=[8]")]
+TRAIN = ["train", "--data", "digits", "--epochs", 1, "--threads", 1, "--warmup", 2, *TINY]
+
+
+def weights(run):
+    return {
+        name: value.tolist() for name, value in safetensors.torch.load_file(run / "model/model.safetensors").items()
+    }
+
+
+def test_help_has_groups_and_no_former_names():
+    text = invoke("train", "--help").stdout
+    sections = [line.removesuffix(":") for line in text.splitlines() if line and not line.startswith(" ")]
+    assert sections[1:] == ["Run", "Data", "Network", "Training", "Loss", "Fixed coefficients", "Options"]
+    words = " ".join(text.split())
+    assert "--learning-rate, --lr" in words
+    assert "Highest learning rate of Adam (default: 0.001)." in words
+    assert "exponential|cosine" in words
+    assert "--reinit / --no-reinit" in words
+    for former in ("--afresh", "--refresh ", "--network", "--master", "--tensorboard", "--channels"):
+        assert former not in text
+
+
+def test_a_run_is_repeated_from_its_config_file(tmp_path):
+    one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"
+    invoke(*TRAIN, "--lr", 0.002, "--normalization", "softmax", "--validation", 100, "--out", one)
+    config = tomllib.loads((one / "config.toml").read_text())
+    settings = json.loads((one / "run.json").read_text())["settings"]
+    assert config["training"] == {name: value for name, value in settings.items() if value is not None}
+    assert (config["training"]["learning_rate"], config["training"]["validation"]) == (0.002, 100)
+    assert config["data"] == {"name": "digits", "seed": 0}
+    assert config["network"]["normalization"] == "softmax"
+    assert config["run"] == {
+        "out": str(one), "loggers": [], "convolution": "auto", "device": "cpu", "threads": 1
+    }  # fmt: skip
+    repeated = json.loads(invoke("train", "--config", one / "config.toml", "--out", two, "--json").stdout)
+    assert weights(one) == weights(two)
+    assert (two / "config.toml").read_text() == (one / "config.toml").read_text().replace(str(one), str(two))
+    invoke("train", "--config", one / "config.toml", "--out", three, "--seed", 1, "--logger", "tensorboard")
+    assert weights(one) != weights(three)
+    assert list((three / "tensorboard").iterdir())
+    assert repeated["selected"] == repeated["history"][0]
+
+
+def test_errors_of_config_files_are_one_line(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("[training]\nrefresh_evry = 3\n")
+    error = invoke("train", "--config", path, "--out", tmp_path / "x", code=1).stderr
+    assert error == f"error: {path}: [training] has no key refresh_evry: did you mean refresh_every?\n"
+    path.write_text('[data]\nname = "digits"\n')
+    assert "give --out, the run folder" in invoke("train", "--config", path, code=2).stderr
+    assert "missing.toml" in invoke("train", "--config", "missing.toml", code=1).stderr
+
+
+def test_former_options(tmp_path):
+    former: list[Any] = [option.replace("--set=", "--network=") for option in TINY]
+    former += ["--dynamic-epochs", 1, "--afresh", "--refresh", 1]
+    done = invoke(
+        "train", "--data", "digits", "--epochs", 2, "--threads", 1, *former, "--tensorboard", "--out", tmp_path / "run"
+    )
+    for old, new in (
+        ("--afresh", "--reinit"),
+        ("--refresh", "--refresh-every"),
+        ("--network", "--set"),
+        ("--tensorboard", "--logger tensorboard"),
+    ):
+        assert f"warning: {old} is deprecated, use {new}\n" in done.stderr
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (about["settings"]["reinit"], about["settings"]["refresh_every"]) == (True, 1)
+    assert about["config"]["decoder"] == [8]
+    refused = invoke("train", "--data", "digits", "--master", "none", "--out", tmp_path / "x", code=1)
+    assert "warning: --master is deprecated, use --coefficients\n" in refused.stderr
+    assert "none does not exist" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "option"),
+    [
+        ("pass resume=True to continue it", "pass --resume to continue it"),
+        ("lower learning_rate=0.003 or raise warmup=5, and", "lower --learning-rate 0.003 or raise --warmup 5, and"),
+        ("give data=, or init= with a run", "give --data, or --init with a run"),
+        ("the loss became nan in epoch 3", "the loss became nan in epoch 3"),
+        ("dynamic_epochs is 4, expected", "--dynamic-epochs is 4, expected"),
+        ("seed=1: /a/seed=2/data_dir and 'data_dir'", "--seed 1: /a/seed=2/data_dir and 'data_dir'"),
+        ("stem_kernel=3 is for all", "stem_kernel=3 is for all"),
+    ],
+)
+def test_errors_speak_of_options(argument, option):
+    names = [
+        "resume",
+        "learning_rate",
+        "warmup",
+        "data",
+        "init",
+        "loss",
+        "epochs",
+        "dynamic_epochs",
+        "seed",
+        "data_dir",
+    ]
+    assert in_words_of_options(argument, {name: f"--{name.replace('_', '-')}" for name in names}) == option

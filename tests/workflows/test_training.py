@@ -1,0 +1,102 @@
+"""`fastcaps.workflows.train`: from a data set or its name to a run that its config file repeats."""
+
+import tomllib
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from tests.training.conftest import make_data
+
+from fastcaps import workflows
+from fastcaps.training import Run, TrainSettings
+from fastcaps.training.config import ConfigError
+
+TINY: dict[str, Any] = {
+    "stem_channels": 6,
+    "capsule_types": 2,
+    "lower_dimension": 4,
+    "class_dimension": 6,
+    "decoder": [8],
+}
+TINY |= {"stem_kernel": 5, "primary_kernel": 3, "threads": 1, "batch_size": 16, "warmup": 2}
+
+
+def weights(folder, name="model"):
+    return safetensors.torch.load_file(folder / name / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def run(tmp_path):
+    result = workflows.train(make_data(), tmp_path / "run", epochs=2, validation=12, test_every=2, loggers=[], **TINY)
+    assert result.run == str(tmp_path / "run")
+    assert result.next_step == "accumulate"
+    return result
+
+
+def test_a_data_set_from_python(run, tmp_path):
+    opened = Run.open(run.run)
+    assert list(run.history) == opened.metrics()
+    assert run.selected == max(run.history, key=lambda metrics: metrics.validation_accuracy)
+    assert list(run.to_dict()) == ["run", "history", "selected", "next_step"]
+    assert "validation accuracy" in repr(run)
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert "# The data set patterns was made in Python: pass it as data=." in config
+    tables = tomllib.loads(config)
+    assert tables["training"] == {name: value for name, value in opened.about["settings"].items() if value is not None}
+    assert tables["run"]["threads"] == 1
+    again = workflows.train(make_data(), tmp_path / "again", config=tmp_path / "run" / "config.toml", loggers=[])
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "again"))
+    assert again.selected.loss == run.selected.loss
+    with pytest.raises(ValueError, match="holds a run already: pass resume=True"):
+        workflows.train(make_data(), run.run, config=tmp_path / "run" / "config.toml", loggers=[])
+    resumed = workflows.train(
+        make_data(), run.run, config=tmp_path / "run" / "config.toml", loggers=[], resume=True, checkpoint_every=1
+    )
+    assert resumed.history == run.history
+
+
+def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
+    options = {"init": run.run, "coefficients": "uniform", "threads": 1, "epochs": 1, "loggers": []}
+    fixed = workflows.train(make_data(), tmp_path / "fixed", loss="cross_entropy", sharpness=5.0, **options)
+    assert fixed.next_step == "evaluate"
+    about = Run.open(fixed.run).about
+    assert about["init"]["run"] == run.run
+    assert (about["settings"]["batch_size"], about["settings"]["validation"]) == (16, 12)
+    assert "network" not in tomllib.loads((tmp_path / "fixed" / "config.toml").read_text())
+    workflows.train(make_data(), tmp_path / "again", config=tmp_path / "fixed" / "config.toml", loggers=[])
+    for name in ("model", "fast"):
+        assert same(weights(tmp_path / "fixed", name), weights(tmp_path / "again", name))
+    for changes, message in (
+        ({"iterations": 2}, "iterations=2: with init= the network is that of"),
+        ({"dynamic_epochs": 1, "reinit": True}, "reinit=True: with init= the weights are those of a run"),
+        ({"sharpness": 5.0}, "sharpness=5 is of no use with the loss margin: leave it out, or change loss="),
+        ({"epoch": 5}, r"epoch is no argument of a training run: did you mean epochs\?"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            workflows.train(make_data(), tmp_path / "refused", init=run.run, loggers=[], **changes)
+    refused: dict[str, Any]
+    for refused, message in (
+        ({"data": make_data()}, "give out=, the run folder"),
+        ({"out": tmp_path / "refused"}, "give data=, or init= with a run whose data to use"),
+        ({"out": tmp_path / "refused", "routing_only": True}, "routing_only=True: a new network has nothing to keep"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            workflows.train(**refused)
+    assert not (tmp_path / "refused").exists()
+
+
+def test_all_settings_at_once(tmp_path):
+    network = {name: value for name, value in TINY.items() if name not in ("batch_size", "warmup")}
+    settings = TrainSettings(epochs=1, batch_size=16, warmup=2, seed=3)
+    result = workflows.train("digits", tmp_path / "run", settings=settings, loggers=[], **network)
+    about = Run.open(result.run).about
+    assert TrainSettings.from_dict(about["settings"]) == settings
+    tables = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert tables["data"] == {"name": "digits", "seed": 0}
+    strided = make_data().config(**{**tables["network"], "stem": "strided"})
+    assert make_data().config(**tables["network"]) == strided
