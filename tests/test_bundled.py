@@ -111,7 +111,7 @@ def test_evaluation_needs_no_connection(tmp_path, monkeypatch):
 def test_a_result_needs_a_run_with_its_epochs(tmp_path):
     result = CliRunner().invoke(app, ["evaluate", "mnist", "--result", str(tmp_path / "mnist.json")])
     assert result.exit_code == 1
-    assert "mnist/metrics.jsonl does not exist, and --result is a run with the accuracy of every epoch: take a" in (
+    assert "mnist/metrics.jsonl does not exist, and a result has the accuracy of every epoch: take a run" in (
         result.stderr
     )
     assert not list(tmp_path.iterdir())
@@ -120,7 +120,10 @@ def test_a_result_needs_a_run_with_its_epochs(tmp_path):
 def test_the_package_is_not_written_to():
     result = CliRunner().invoke(app, ["accumulate", "mnist"])
     assert result.exit_code == 1
-    assert result.stderr == "error: mnist comes with fastcaps and is not written to: say where with --out\n"
+    assert (
+        result.stderr
+        == "error: mnist comes with fastcaps and is not written to: name another place to write to (out)\n"
+    )
 
 
 def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):

@@ -17,7 +17,6 @@ import torch
 from fastcaps import CapsNet, FastCapsNet, bundled, workflows
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._result import plain
-from fastcaps.cli.export import export
 from fastcaps.data import load
 from fastcaps.nn.pretrained import save_folded_from
 from fastcaps.training import Run
@@ -64,7 +63,7 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
         save_folded_from(rounded.fast_folder, "model", rounded.master_file.name, provenance)
         names = ["model/config.json", "model/model.safetensors", "master.safetensors", "fast/config.json"]
         if onnx:
-            export(rounded.folder, rounded.folder / bundled.ONNX, precision="int8", data_dir=data_dir)
+            workflows.export(rounded, rounded.folder / bundled.ONNX, precision="int8", data_dir=data_dir)
             size = (rounded.folder / bundled.ONNX).stat().st_size
             if size > _LARGEST_ONNX:
                 raise ValueError(f"the int8 file has {size:,} bytes, at most {_LARGEST_ONNX:,} go into the package")

@@ -68,6 +68,10 @@ class Result:
         """Return what a person wants to see first."""
         raise NotImplementedError
 
+    def sentences(self) -> Sequence[str]:
+        """Return what the command line prints below the tables."""
+        return ()
+
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""
         return _fields_as_json(self)

@@ -27,9 +27,9 @@ def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
         if (trial["filter"], trial["iteration"]) not in {("none", 4), ("similarity", 3)}:
             continue
         options = ["--filter", trial["filter"], "--method", trial["method"]]
-        options += ["--iteration", "after" if trial["iteration"] == 4 else trial["iteration"]]
+        options += ["--iteration", "final" if trial["iteration"] == 4 else trial["iteration"]]
         invoke("accumulate", run, *options, "--out", tmp_path / "m.st")
-        one = json.loads(invoke("evaluate", run, "--master", tmp_path / "m.st", "--json").stdout)
+        one = json.loads(invoke("evaluate", run, "--coefficients", tmp_path / "m.st", "--json").stdout)
         assert one["variants"]["fast"]["accuracy"] == trial["test"]["accuracy"]
         assert one["variants"]["dynamic"]["accuracy"] == found["dynamic"]["test"]
         assert one["variants"]["uniform"]["accuracy"] == found["uniform"]["test"]["accuracy"]
@@ -43,7 +43,7 @@ def test_without_held_out_images_nothing_is_chosen(images, tmp_path):  # noqa: F
     invoke("train", "--data", images, "--out", run, *SMALL)
     options = ["--filter", "none", "--iteration", 1, "--method", "pooled", "--limit", 24]
     done = invoke("ablate", run, *options, "--out", out, "--result", tmp_path / "results" / "one.json")
-    assert "held out no images, so none of these is chosen: train with --validation" in done.stdout
+    assert "held out no images, so none of these is chosen: train with validation images" in done.stdout
     found = json.loads((out / "ablation.json").read_text())
     assert json.loads((tmp_path / "results" / "one.json").read_text()) == found
     assert found["best"] is None
@@ -55,9 +55,11 @@ def test_without_held_out_images_nothing_is_chosen(images, tmp_path):  # noqa: F
 def test_wrong_use(run):
     for options, message in (
         (["--filter", "some"], "--filter some: expected none, correct, similarity, kmeans, em, or several of these"),
-        (["--iteration", "7"], "--iteration 7: expected a whole number from 1 to 3, or after"),
-        (["--method", "mean"], "--method mean: expected one of containers, columns, pooled"),
+        (["--iteration", "last"], "--iteration last: expected a whole number from 1, or final"),
+        (["--method", "mean"], "--method mean: expected one of per_class, columns, pooled"),
     ):
         assert message in " ".join(invoke("ablate", run, *options, code=2).stderr.replace("│", "").split())
+    refused = invoke("ablate", run, "--iteration", 7, code=1)
+    assert "iteration is 7, expected 1 to 3, or 4 for the update after the last" in refused.stderr
     refused = invoke("ablate", "mnist", code=1)
-    assert "mnist comes with fastcaps and is not written to: say where with --out" in refused.stderr
+    assert "mnist comes with fastcaps and is not written to: name another place to write to (out)" in refused.stderr

@@ -49,18 +49,18 @@ def test_filters_methods_and_iterations(run, accumulated):
 
     same(accumulated(), found.sums[3, "none"].compute())
     same(accumulated("--filter", "none", "--method", "pooled"), found.sums[3, "none"].compute(method="pooled"))
-    both = ("--filter", "correct", "--filter", "similarity", "--kept", 0.8)
+    both = ("--filter", "correct", "--filter", "similarity", "--keep-fraction", 0.8)
     same(accumulated(*both), found.sums[3, "both"].compute())
     same(accumulated(*both, "--iteration", 2), found.sums[2, "both"].compute())
     same(
-        accumulated(*both, "--iteration", "after", "--method", "columns"),
+        accumulated(*both, "--iteration", "final", "--method", "columns"),
         found.sums[4, "both"].compute(method="columns"),
     )
 
 
 def test_every_filter_reports_what_it_kept(run, accumulated):
     seen = torch.bincount(load("digits").train.labels).tolist()
-    clustering = ("--clusters", 5, "--outlying", 0.2, "--seed", 1)
+    clustering = ("--clusters", 5, "--max-outlier-fraction", 0.2, "--seed", 1)
     master = accumulated("--filter", "kmeans", "--filter", "em", *clustering, "--components", 4)
     kmeans, em = master.filters
     assert kmeans["options"] == {"clusters": 5, "outlying": 0.2, "seed": 1}
@@ -82,7 +82,7 @@ def test_a_table_for_people_and_the_runs_own_files(run):
     assert "accumulating" in result.stderr
     about = json.loads((run / "fast" / "config.json").read_text())
     assert about["provenance"]["master"]["filters"] == master.filters
-    after = invoke("accumulate", run, "--iteration", "after").stdout
+    after = invoke("accumulate", run, "--iteration", "final").stdout
     assert "coefficients of iteration 4 (after the last) of" in after
     assert "Images kept" not in after
 
@@ -95,7 +95,7 @@ def test_a_table_for_people_and_the_runs_own_files(run):
         (["--filter", "kmeans", "--components", 3], "--components is of no use without --filter em"),
         (["--filter", "none", "--filter", "em"], "--filter none together with em"),
         (["--filter", "best"], "--filter best: expected one of none, correct, similarity, kmeans, em"),
-        (["--iteration", "last"], "--iteration last: expected a whole number from 1, or after"),
+        (["--iteration", "last"], "--iteration last: expected a whole number from 1, or final"),
         (["--method", "rows"], "rows"),
     ],
 )
@@ -112,7 +112,10 @@ def test_wrong_use_is_2(run, arguments, message):
             "error: ground-truth columns are all equal at iteration 1: take a later",
         ),
         (["--filter", "kmeans", "--clusters", 1], "error: clusters is 1, expected at least 2"),
-        (["--filter", "similarity", "--kept", 0.5, "--margin", 0], "error: margin is 0.0, expected none together with"),
+        (
+            ["--filter", "similarity", "--keep-fraction", 0.5, "--margin", 0],
+            "error: margin is 0.0, expected none together with",
+        ),
         (["--filter", "correct", "--confidence", 0.99], "error: filter correct (confidence=0.99) keeps none of the "),
     ],
 )

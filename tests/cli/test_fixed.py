@@ -65,21 +65,21 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert [name for name in before if not torch.equal(before[name], after[name])] == ["routing.weight"]
     refused = invoke("train", "--data", "digits", "--routing-only", "--out", tmp_path / "new", code=2)
     assert "--routing-only: a new network has nothing to keep, give --init" in " ".join(refused.stderr.split())
-    shown = invoke("evaluate", out, "--against", run)
+    shown = invoke("evaluate", out, "--compare", run)
     counts = re.search(rf"{run} with dynamic routing \((.*?) points, \+(\d+) −(\d+) answers", shown.stdout)
     assert counts is not None
     assert not (out / "evaluation.json").exists()
-    found = json.loads(invoke("evaluate", out, "--against", run, "--json").stdout)
+    found = json.loads(invoke("evaluate", out, "--compare", run, "--json").stdout)
     weights = weights_hash(CapsNet.from_pretrained(run))
     assert found["other"] == {"run": str(run), "routing": "dynamic", "weights": weights}
     against = found["variants"]["fast"]["against_other"]
     assert [int(count) for count in counts.groups()[1:]] == [against["gained"], against["lost"]]
     right = {name: variant["correct"] for name, variant in found["variants"].items()}
     assert against["gained"] - against["lost"] == right["fast"] - right["other"]
-    backwards = json.loads(invoke("evaluate", run, "--against", out, "--json").stdout)
+    backwards = json.loads(invoke("evaluate", run, "--compare", out, "--json").stdout)
     assert backwards["other"]["routing"] == "fast"  # as it was trained
     assert backwards["variants"]["other"]["confusion"] == found["variants"]["fast"]["confusion"]
-    invoke("evaluate", out, "--against", run, "--out", out)
+    invoke("evaluate", out, "--compare", run, "--out", out)
     invoke("analyze", out, "--out", tmp_path / "report")
     assert "another run's network, as it was trained" in (tmp_path / "report" / "index.html").read_text()
     alone = json.loads(invoke("evaluate", run, "--json").stdout)
@@ -91,20 +91,20 @@ def test_refitting_the_routing_layer(run, tmp_path):
 
 
 def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
-    found = json.loads(invoke("evaluate", "mnist", "--against", "mnist", "--limit", 20, "--json").stdout)
+    found = json.loads(invoke("evaluate", "mnist", "--compare", "mnist", "--limit", 20, "--json").stdout)
     assert (found["other"]["run"], found["other"]["routing"]) == ("mnist", "dynamic")
     assert found["variants"]["other"]["confusion"] == found["variants"]["dynamic"]["confusion"]
 
 
 def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):  # noqa: F811
     invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
-    invoke("evaluate", run, "--against", tmp_path / "all")
-    refused = invoke("evaluate", run, "--against", tmp_path / "all", "--part", "validation", code=1)
+    invoke("evaluate", run, "--compare", tmp_path / "all")
+    refused = invoke("evaluate", run, "--compare", tmp_path / "all", "--part", "validation", code=1)
     words = f"{tmp_path / 'all'} was trained with no images held out, {run} with 6 images held out by seed 0: one of"
     assert words in refused.stderr
     (images / "test" / "sky" / "0.png").unlink()
     invoke("train", "--data", images, "--out", tmp_path / "fewer", *SMALL)
-    refused = invoke("evaluate", run, "--against", tmp_path / "fewer", code=1)
+    refused = invoke("evaluate", run, "--compare", tmp_path / "fewer", code=1)
     assert f"{tmp_path / 'fewer'} was trained with other images (photos, fingerprint " in refused.stderr
 
 

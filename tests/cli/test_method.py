@@ -77,7 +77,9 @@ def test_resume_and_other_coefficients(images, tmp_path):
     first = json.loads(invoke("accumulate", run, "--iteration", 1, "--out", tmp_path / "m.st", "--json").stdout)
     assert (first["iteration"], first["counts"]) == (1, [8, 8, 8])
     assert not (run / "fast").exists()
-    result = json.loads(invoke("evaluate", run, "--master", tmp_path / "m.st", "--out", tmp_path, "--json").stdout)
+    result = json.loads(
+        invoke("evaluate", run, "--coefficients", tmp_path / "m.st", "--out", tmp_path, "--json").stdout
+    )
     assert result["variants"]["fast"]["against_dynamic"] == result["variants"]["uniform"]["against_dynamic"]
     (images / "train" / "sky" / "0.png").unlink()
     changed = invoke("accumulate", run, code=1)
@@ -134,7 +136,7 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     invoke("accumulate", run)
     invoke("evaluate", run)
     before = (run / "evaluation.json").read_bytes()
-    for options in (["--limit", 2], ["--part", "train"], ["--master", run / "master.safetensors"]):
+    for options in (["--limit", 2], ["--part", "train"], ["--coefficients", run / "master.safetensors"]):
         assert "evaluation.json" not in invoke("evaluate", run, *options).stderr
         assert (run / "evaluation.json").read_bytes() == before
     invoke("evaluate", run, "--limit", 2, "--out", tmp_path / "trial")
@@ -145,7 +147,7 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     )
     invoke("accumulate", run, "--out", tmp_path / "others.safetensors")
     assert (run / "evaluation.json").read_bytes() == before
-    invoke("accumulate", run, "--iteration", "after")  # other coefficients: what was measured is of those before
+    invoke("accumulate", run, "--iteration", "final")  # other coefficients: what was measured is of those before
     assert not (run / "evaluation.json").exists()
     assert not (run / "confusion.png").exists()
 

@@ -190,7 +190,7 @@ def test_accumulation_is_that_of_one_process(masters):
 
 @pytest.mark.slow
 def test_evaluation_and_report_are_those_of_one_process(run, masters, tmp_path):
-    arguments = ["--master", masters / "one", "--batch-size", 64, "--json", "--out"]
+    arguments = ["--coefficients", masters / "one", "--batch-size", 64, "--json", "--out"]
     one = json.loads(invoke("evaluate", run, "--against", run, *arguments, tmp_path / "one").stdout)
     printed, err = done(torchrun(2, "evaluate", run, "--against", run, *arguments, tmp_path / "two"))
     two = json.loads(printed)

@@ -1,5 +1,6 @@
 """Export: what is written, what is refused, and that a refusal leaves no file and spoils none."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -11,8 +12,7 @@ import torch
 from tests.runtime.conftest import exported, networks, small_config, some_images
 
 from fastcaps import CapsNet, FastCapsNet
-from fastcaps.exporting import export
-from fastcaps.exporting import exporter as exporting
+from fastcaps.exporting import Check, export, result
 from fastcaps.exporting.exporter import calibrated
 from fastcaps.runtime import load
 
@@ -36,12 +36,17 @@ def test_accuracy_is_in_the_file(fast, tmp_path):
     images = some_images(fast.config, 30)
     answers = fast.predict(images)
     labels = torch.where(torch.arange(30) < 6, (answers + 1) % 3, answers)
-    about = export(fast, tmp_path / "m.onnx", tests=[(images[:10], labels[:10]), (images[10:], labels[10:])])
-    found = about["accuracy"]
-    assert (found["images"], found["correct"], found["original_correct"], found["changed"]) == (30, 24, 24, 0)
-    assert found["accuracy"] == 0.8
-    assert found["largest_difference"] < 1e-5
-    assert load(tmp_path / "m.onnx").about == json.loads(json.dumps(about))
+    result = export(fast, tmp_path / "m.onnx", tests=[(images[:10], labels[:10]), (images[10:], labels[10:])])
+    check = result.check
+    assert (check.images, check.correct, check.original_correct, check.changed) == (30, 24, 24, 0)
+    assert check.accuracy == 0.8
+    assert check.largest_difference < 1e-5
+    about = load(tmp_path / "m.onnx").about
+    assert about == json.loads(json.dumps(result.metadata))
+    assert about["accuracy"] == check.to_dict()
+    assert result.to_dict() == {"file": str(tmp_path / "m.onnx"), "bytes": result.size, **about}
+    assert (result.routing, result.size) == ("fast", (tmp_path / "m.onnx").stat().st_size)
+    assert "80.00%" in repr(result)
 
 
 def test_int8_that_loses_accuracy_is_refused(fast, tmp_path):
@@ -55,26 +60,28 @@ def test_int8_that_loses_accuracy_is_refused(fast, tmp_path):
         export(fast, path, tests=[(images, fast.predict(images))], **options)
     assert path.read_bytes() == b"as it was"
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.onnx"]
-    about = export(fast, path, tests=[(images, fast.predict(images))], max_drop=100, **options)
-    assert about["accuracy"]["correct"] < 57
+    result = export(fast, path, tests=[(images, fast.predict(images))], max_drop=100, **options)
+    assert result.check.correct is not None
+    assert result.check.correct < 57
 
 
-def test_three_images_are_not_a_drop(fast, tmp_path, monkeypatch):
-    images = some_images(fast.config, 10)
-    for lost, refused in ((3, False), (4, True)):
-        found = {"images": 10, "correct": 10 - lost, "accuracy": 1 - lost / 10, "changed": lost}
-        found |= {"original_correct": 10, "original_accuracy": 1.0, "largest_difference": 0.1}
-        monkeypatch.setattr(exporting, "compared", lambda *_, found=found: found)
-        options: dict[str, Any] = {"precision": "int8", "calibration": [images], "max_drop": 0.1}
-        if refused:
-            with pytest.raises(ValueError, match="accuracy falls from 100.00% to 60.00%, 40.00 points, expected at mo"):
-                export(fast, tmp_path / "m.onnx", tests=[], **options)
-        else:
-            export(fast, tmp_path / "m.onnx", tests=[], **options)
+def test_three_images_are_not_a_drop():
+    check = Check(images=10, changed=3, largest_difference=0.1, correct=7, original_correct=10)
+    assert check.problem("int8", max_drop=0.1) is None
+    message = dataclasses.replace(check, correct=6).problem("int8", max_drop=0.1)
+    assert message is not None
+    assert "accuracy falls from 100.00% to 60.00%, 40.00 points, expected at most 0.1" in message
+
+
+@pytest.mark.parametrize("difference", [0.002, float("nan")])
+def test_a_difference_in_float32_is_a_problem(difference):
+    message = Check(images=10, changed=0, largest_difference=difference).problem("float32", max_drop=100)
+    assert message is not None
+    assert "a length differs from PyTorch's by" in message
 
 
 def test_a_float32_file_that_answers_otherwise_is_refused(fast, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(result, "TOLERANCE", 1e-12)
     with pytest.raises(
         ValueError, match=r"m.onnx was not written: a length differs from PyTorch's by \S+ on 40 images, ex"
     ):

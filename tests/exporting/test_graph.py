@@ -120,3 +120,18 @@ def test_what_doesnt_fit_into_a_file_is_refused(fast, monkeypatch):
     monkeypatch.setattr(graph, "_LARGEST", 1000)
     with pytest.raises(ValueError, match="the network has [0-9,]+ bytes of weights, an ONNX file holds at most 1,000"):
         network_graph(fast.config, arrays(fast), "fast")
+
+
+@pytest.mark.parametrize(("value", "dtype"), [([1, 2], np.float32), ([[1], [3]], np.float32), ([1, 3], np.int32)])
+def test_a_constant_of_another_value_shape_or_type_needs_another_name(value, dtype):
+    made = graph.Graph()
+    assert made.constant("steps", [1, 3]) == made.constant("steps", np.array([1.0, 3.0])) == "steps"
+    with pytest.raises(ValueError, match="the graph has a constant 'steps' of another value: choose another name"):
+        made.constant("steps", value, dtype)
+
+
+def test_constants_of_the_same_bytes_and_another_type_clash():
+    made = graph.Graph()
+    made.constant("zero", 0, np.float32)
+    with pytest.raises(ValueError, match="the graph has a constant 'zero' of another value"):
+        made.constant("zero", 0, np.int32)

@@ -39,9 +39,10 @@ def test_a_tree_of_two_capsule_layers(images, tmp_path, folded):
     nn.init.normal_(model[5].bias, std=0.3)
     model = fastcaps.fold(model, "uniform") if folded else model
     was_training = model.training
-    about = fastcaps.export(model, tmp_path / "net.onnx", example=images, class_names=("a", "b", "c"))
+    result = fastcaps.export(model, tmp_path / "net.onnx", example=images, class_names=("a", "b", "c"))
     assert model.training == was_training
-    assert about["check"]["largest_difference"] < 1e-5
+    assert result.check.largest_difference < 1e-5
+    assert result.check.accuracy is None
     predictor = load(tmp_path / "net.onnx", threads=1)
     assert (predictor.routing, predictor.class_names) == ("fast" if folded else "dynamic", ("a", "b", "c"))
     assert predictor.config is None
@@ -99,7 +100,7 @@ def test_a_module_that_takes_bytes_and_one_without_capsules(tmp_path):
 
     model = Scaled()
     inputs = torch.randint(0, 256, (3, 3, 2, 2), dtype=torch.uint8)
-    about = fastcaps.export(model, tmp_path / "m.onnx", example=inputs)
+    about = fastcaps.export(model, tmp_path / "m.onnx", example=inputs).metadata
     assert (about["routing"], about["outputs"], about["class_names"]) == ("none", ["output"], ["0", "1", "2", "3"])
     predictor = load(tmp_path / "m.onnx", threads=1)
     expected = model(inputs).detach().numpy()
@@ -123,8 +124,8 @@ def test_a_module_that_takes_bytes_and_one_without_capsules(tmp_path):
 def test_accuracy_and_a_fixed_batch(images, tmp_path):
     model = fastcaps.fold(network(), "uniform")
     labels = model(images).norm(dim=-1).argmax(1)
-    about = fastcaps.export(model, tmp_path / "m.onnx", example=images, tests=[(images, labels)], batch=2)
-    assert (about["accuracy"]["accuracy"], about["accuracy"]["changed"]) == (1.0, 0)
+    result = fastcaps.export(model, tmp_path / "m.onnx", example=images, tests=[(images, labels)], batch=2)
+    assert (result.check.accuracy, result.check.changed) == (1.0, 0)
     predictor = load(tmp_path / "m.onnx", threads=1)
     np.testing.assert_allclose(predictor(images.numpy()).lengths, model(images).norm(dim=-1), atol=1e-5)
 
@@ -166,6 +167,11 @@ def test_what_is_refused(tmp_path, options, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_unknown_option_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="max_loss"):
+        fastcaps.export(network(), tmp_path / "m.onnx", example=torch.rand(1, 3, 12, 12), max_loss=3)  # type: ignore[call-arg]
+
+
 def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="CountsImages"):
         fastcaps.export(CountsImages(), tmp_path / "m.onnx", example=torch.rand(2, 4))
@@ -202,7 +208,7 @@ def test_the_old_spelling_warns(tmp_path):
     about = old(model, tmp_path / "m.onnx", [(images, model.predict(images))], threads=1)
     assert about["accuracy"]["accuracy"] == 1
     again = fastcaps.export(model, tmp_path / "n.onnx", example=images, threads=1)  # without labels
-    assert again["check"]["images"] == len(images)
+    assert again.check.images == len(images)
     with pytest.raises(ValueError, match="the example is torch.float32, expected uint8"):
         fastcaps.export(model, tmp_path / "n.onnx", example=images.float())
     with pytest.raises(ValueError, match="int8 needs tests with labels, so that a loss of accuracy is seen"):

@@ -166,6 +166,10 @@ class Evaluation(Result):
         """Return accuracies per variant, and per class."""
         return [self._variants_table(), self._classes_table()]
 
+    def sentences(self) -> list[str]:
+        """Say what fast routing changes, and how it compares with the other network."""
+        return [self.verdict(), *([] if self.other is None else [self.compare_with_other()])]
+
     def verdict(self) -> str:
         """Say in two sentences what fast routing changes."""
         speed = "Speeds were not measured on so few images"

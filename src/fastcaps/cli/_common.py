@@ -17,15 +17,19 @@ import typer
 
 from fastcaps import distributed
 from fastcaps._extras import require
+from fastcaps._result import Result, Table
 from fastcaps._version import __version__
-from fastcaps.bundled import is_bundled
 
 RunArgument = Annotated[
     Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="A folder that has the data sets' files.")]
+Coefficients = Annotated[
+    Path | None, typer.Option(help="A file of master coefficients (default: RUN/master.safetensors).", metavar="FILE")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Of the processor; all by default.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 P = ParamSpec("P")
@@ -203,18 +207,31 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A result for people, on standard output; all columns but the first are aligned right."""
-    from rich.console import Console
-    from rich.table import Table
+def print_result(result: Result, as_json: bool, *, next_command: str | None = None) -> None:
+    """Print the result of a workflow: as JSON, or its tables and sentences, and on stderr the next command."""
+    if as_json:
+        print_json(result.to_dict())
+        return
+    for table in result.tables():
+        print_table(table)
+    for sentence in result.sentences():
+        typer.echo(sentence)
+    if next_command is not None:
+        typer.echo(f"next: {next_command}", err=True)
 
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
+
+def print_table(table: Table | str, columns: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()) -> None:
+    """Print a table, or one given by title, columns and rows, on standard output, as wide as the terminal."""
+    table = table if isinstance(table, Table) else Table(table, columns, rows)
+    typer.echo(table.to_text(None if sys.stdout.isatty() else 120))
+
+
+def print_columns(table: Table) -> None:
+    """Print a table without lines and title, and as wide as its texts, which are never cut."""
+    rows = [table.columns, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 120
-    Console(width=width).print(table)
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def chosen(**options: Any) -> dict[str, Any]:
@@ -227,9 +244,3 @@ def this_command() -> str:
     from fastcaps.training.result import without_data_dir
 
     return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))
-
-
-def check_not_bundled(run: Path, folder: Path) -> None:
-    """Refuse to write into a folder of the package; ``run`` is what the user called it."""
-    if is_bundled(folder):
-        raise ValueError(f"{run} comes with fastcaps and is not written to: say where with --out")

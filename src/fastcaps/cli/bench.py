@@ -100,13 +100,13 @@ def bench(
 def _compared(run: "Run", count: int, data_dir: Path | None) -> list[dict[str, Any]]:
     """How the engines' answers differ on the first so many test images of a run."""
     from fastcaps.benchmark.agreement import agreement
-    from fastcaps.cli.export import BATCH, calibration_images
     from fastcaps.data import batches
+    from fastcaps.workflows.exporting import calibration_images
 
     model, master, data = run.model(), run.master(), run.data(data_dir)
     tests = data.test.first(count)
     with progress_bar("comparing", len(tests)) as observe:
-        images = batches(tests, BATCH, view=data.augmentation.middle)
+        images = batches(tests, 64, view=data.augmentation.middle)
         return agreement(model, master.values, images, calibration_images(run, data), observe)
 
 

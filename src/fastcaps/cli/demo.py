@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import Json, Threads, chosen, command, print_json, print_table
+from fastcaps.cli._common import Json, Threads, chosen, command, print_result
 
 
 @command
@@ -39,12 +39,6 @@ def demo(
     trainer = Trainer(CapsNet(data.config()), data, settings, out, loggers=[ConsoleLogger("training")])
     trainer.fit(resume=trainer.run.checkpoint_file.exists())
     workflows.accumulate(trainer.run, device="cpu")
-    evaluation = workflows.evaluate(trainer.run, out, device="cpu")
-    workflows.analyze(trainer.run, device="cpu")
-    if as_json:
-        print_json(evaluation.to_dict())
-        return
-    for table in evaluation.tables():
-        print_table(table.title, table.columns, table.rows)
-    typer.echo(evaluation.verdict())
-    typer.echo(f"The report is {out / 'report' / 'index.html'}; the run, with all numbers, is in {out}.")
+    evaluation = workflows.evaluate(trainer.run, device="cpu")
+    report = workflows.analyze(trainer.run, device="cpu")
+    print_result(evaluation if as_json else report, as_json)

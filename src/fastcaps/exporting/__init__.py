@@ -1,5 +1,6 @@
 """From a PyTorch network to one ONNX file, which `fastcaps.runtime` runs without PyTorch."""
 
-from fastcaps.exporting.exporter import Precision, export
+from fastcaps.exporting.exporter import ExportOptions, Precision, export
+from fastcaps.exporting.result import Check, ExportResult
 
-__all__ = ["export", "Precision"]
+__all__ = ["export", "ExportOptions", "ExportResult", "Check", "Precision"]

@@ -6,9 +6,10 @@ Every other module, and a `CapsNet` whose normalization has no ONNX nodes, goes 
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -19,21 +20,46 @@ from fastcaps._extras import require
 from fastcaps._files import write_atomically
 from fastcaps._version import __version__
 from fastcaps.exporting.quantize import Ranges
+from fastcaps.exporting.result import Check, ExportResult
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleLayer, CapsuleNetwork, FastCapsNet, FoldedCapsuleLayer
 from fastcaps.nn.fusion import fuse_batch_norm
-from fastcaps.nn.inference import device_of, evaluating
+from fastcaps.nn.inference import Batches, device_of, evaluating, run_batches
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.runtime import file
 from fastcaps.runtime.session import CAPSNET_FORMAT, MODULE_FORMAT, Predictor
 
 Precision = Literal["float32", "int8"]
-Batches = Iterable[tuple[Tensor, Tensor]]
+Observer = Callable[[int], None]
 
-# Largest difference of a capsule's length, or of another output, from PyTorch's that float32 may have.
-TOLERANCE = 1e-3
-# So few images don't show that accuracy was lost.
-_FEW = 3
 _INPUT_TYPES = {torch.float32: "float32", torch.uint8: "uint8"}
+
+
+class ExportOptions(TypedDict, total=False):
+    """Keyword arguments of `export` that are rarely needed.
+
+    Attributes:
+        max_drop: for int8, by how many points accuracy may fall, as long as it is more than three images; 0.1 by
+            default.
+        class_names: one name per class, stored in the file; those of a `CapsNet` are in its configuration.
+        background: brightness of the edge of the training images, for `fastcaps.runtime.pictures`.
+        threads: CPU threads of ONNX Runtime; all by default.
+        observe: called with the number of images after each batch that was compared.
+    """
+
+    max_drop: float
+    class_names: Sequence[str]
+    background: float | None
+    threads: int | None
+    observe: Observer
+
+
+@dataclass(frozen=True)
+class _Options:
+    max_drop: float = 0.1
+    class_names: Sequence[str] = ()
+    background: float | None = None
+    threads: int | None = None
+    observe: Observer = lambda images: None
 
 
 def export(
@@ -45,12 +71,8 @@ def export(
     precision: Precision = "float32",
     calibration: Iterable[Tensor] | None = None,
     batch: int | None = None,
-    max_drop: float = 0.1,
-    class_names: Sequence[str] = (),
-    background: float | None = None,
-    threads: int | None = None,
-    observe: Callable[[int], None] = lambda images: None,
-) -> dict[str, Any]:
+    **options: Unpack[ExportOptions],
+) -> ExportResult:
     """Write a network as one ONNX file, which `fastcaps.runtime.load` reads.
 
     Nothing is written unless the file answers as the network does: in float32 every length to 1e-3, in int8 without
@@ -68,48 +90,47 @@ def export(
             `FastCapsNet`, ``tests`` and ``calibration``.
         calibration: for int8, batches of training images, bytes ``(b c h w)``; a few hundred images are enough.
         batch: the only size of a batch that the file takes; any when None.
-        max_drop: for int8, by how many points accuracy may fall, as long as it is more than three images.
-        class_names: one name per class, stored in the file; those of a `CapsNet` are in its configuration.
-        background: brightness of the edge of the training images, for `fastcaps.runtime.pictures`.
-        threads: for ONNX Runtime.
-        observe: told how many images were just compared.
-
-    Returns:
-        What the file says about itself; with ``tests`` also ``accuracy``.
+        options: see `ExportOptions`.
     """
     require("export", "onnx", "onnxscript", "onnxruntime")
-    _check_arguments(path, precision, batch, max_drop)
+    settings, path = _Options(**options), Path(path)
+    _check_arguments(path, precision, batch, settings.max_drop)
     example = _checked_example(example)
     if example is None and tests is None:
         raise ValueError("there is nothing to compare the file with: give an example, or tests with labels")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)  # what can't be written must be known before the comparison
+    path.parent.mkdir(parents=True, exist_ok=True)  # fails before the comparison where nothing can be written
     broken = [name for name, weight in model.state_dict().items() if not bool(weight.isfinite().all())]
     if broken:
         raise ValueError(f"{path} was not written: {broken[0]} has entries that are not finite, the network is broken")
     if isinstance(model, CapsNet | FastCapsNet):
-        proto, about = _capsnet_graph(model, precision, calibration, batch, example)
-        about["background"] = background
+        proto, metadata = _capsnet_graph(model, precision, calibration, batch, example)
+        metadata["background"] = settings.background
     else:
         model = copy.deepcopy(model).float().cpu().eval()
-        proto, about = _module_graph(model, precision, batch, example, class_names)
-    trial = Predictor(_content(proto, about), path, threads)
+        proto, metadata = _module_graph(model, precision, batch, example, settings.class_names)
+    predictor = Predictor(_content(proto, metadata), path, settings.threads)
     if tests is not None:
-        about["accuracy"] = compared(model, trial, tests, observe)
+        check = _compare(model, predictor, tests, settings.observe)
+        metadata["accuracy"] = check.to_dict()
     else:
         assert example is not None
-        about["check"] = _compared_without_labels(model, trial, example)
-        observe(len(example))
-    _refuse_difference(path, about, max_drop)
-    write_atomically({Path(path): _content(proto, about)})
-    return about
+        check = _compare_without_labels(model, predictor, example)
+        metadata["check"] = check.to_dict()
+        settings.observe(len(example))
+    problem = check.problem(precision, settings.max_drop)
+    if problem is not None:
+        raise ValueError(f"{path} was not written: {problem}")
+    content = _content(proto, metadata)
+    write_atomically({path: content})
+    return ExportResult(path, len(content), metadata["routing"], precision, check, metadata)
 
 
-def _check_arguments(path: str | Path, precision: str, batch: int | None, max_drop: float) -> None:
+def _check_arguments(path: Path, precision: str, batch: int | None, max_drop: float) -> None:
     if batch is not None and batch < 1:
         raise ValueError(f"batch is {batch}, expected at least 1, or None for any")
     if not max_drop >= 0:
         raise ValueError(f"max_drop is {max_drop}, expected points of accuracy, at least 0")
-    if Path(path).is_dir():
+    if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, expected the name of a file to write")
     if precision not in ("float32", "int8"):
         raise ValueError(f"precision is {precision!r}, expected float32 or int8")
@@ -133,7 +154,7 @@ def _capsnet_graph(
     batch: int | None,
     example: Tensor | None,
 ) -> tuple[Any, dict[str, Any]]:
-    """The ONNX model of the paper's network, from bytes to capsules, and what it says about itself."""
+    """Return the ONNX model of the paper's network, from bytes to capsules, and its metadata."""
     from fastcaps.exporting.graph import has_own_graph, network_graph
     from fastcaps.exporting.module import module_graph
 
@@ -158,7 +179,7 @@ def _capsnet_graph(
     else:
         images = torch.zeros(1, config.channels, config.height, config.width, dtype=torch.uint8)
         proto = module_graph(copy.deepcopy(network).float().cpu().eval(), images, batch).model
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "format": CAPSNET_FORMAT,
         "fastcaps": __version__,
         "routing": routing,
@@ -170,13 +191,13 @@ def _capsnet_graph(
         "weights_sha256": weights_hash(network),
         "provenance": network.provenance,
     }
-    return proto, about
+    return proto, metadata
 
 
 def _module_graph(
     model: nn.Module, precision: Precision, batch: int | None, example: Tensor | None, class_names: Sequence[str]
 ) -> tuple[Any, dict[str, Any]]:
-    """The ONNX model of any other module, and what it says about itself."""
+    """Return the ONNX model of any other module, and its metadata."""
     from fastcaps.exporting.module import module_graph, named_outputs
 
     if precision == "int8":
@@ -195,7 +216,7 @@ def _module_graph(
     routed = any(isinstance(layer, CapsuleLayer) for layer in layers)
     kind = _INPUT_TYPES[example.dtype]
     scale = ", between 0 and 1 for pictures" if kind == "float32" else ", 0 to 255"
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "format": MODULE_FORMAT,
         "fastcaps": __version__,
         "model": type(model).__name__,
@@ -210,117 +231,86 @@ def _module_graph(
         "class_names": [str(name) for name in class_names or range(classes)],
         "weights_sha256": weights_hash(model),
     }
-    return proto, about
+    return proto, metadata
 
 
-@torch.no_grad()
 def calibrated(network: CapsNet | FastCapsNet, images: Iterable[Tensor]) -> Ranges:
-    """Return how far each activation reaches on batches of images ``(b c h w)``."""
-    primary = network.primary.conv
-    seen = []
-    with evaluating(network):
-        for batch in images:
-            maps = network.stem(batch.to(primary.weight.device).float() / 255)
-            channels = primary(maps)
-            channels = channels if network.primary.norm is None else network.primary.norm(channels)
-            seen.append((float(maps.max()), channels.abs().amax((0, 2, 3)).cpu().numpy()))
-    if not seen:
+    """Return the range of each activation on batches of images ``(b c h w)``."""
+    maps_reach, channels_reach = [], []
+
+    def step(batch: Tensor, _: Tensor) -> None:
+        maps = network.stem(batch.float() / 255)
+        channels = network.primary.conv(maps)
+        channels = channels if network.primary.norm is None else network.primary.norm(channels)
+        maps_reach.append(float(maps.max()))
+        channels_reach.append(channels.abs().amax((0, 2, 3)).cpu().numpy())
+
+    if not run_batches(network, _without_labels(images), step):
         raise ValueError("there are no images to calibrate with")
-    maxima, reaches = zip(*seen, strict=True)
-    return Ranges(max(maxima), np.max(reaches, axis=0))
+    return Ranges(max(maps_reach), np.max(channels_reach, axis=0))
 
 
-@torch.no_grad()
-def compared(
-    network: nn.Module,
-    exported: Predictor,
-    tests: Batches,
-    observe: Callable[[int], None] = lambda images: None,
-) -> dict[str, Any]:
-    """Compare an exported network with its original: accuracies, changed answers, largest difference of a length."""
-    images = changed = right = originally = 0
+def _without_labels(images: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    for batch in images:
+        yield batch, torch.zeros(len(batch))
+
+
+def _compare(network: nn.Module, predictor: Predictor, tests: Batches, observe: Observer) -> Check:
+    """Compare an exported network with its original on inputs and labels."""
+    changed = correct = original_correct = 0
     largest = 0.0
-    for batch, labels in tests:
-        scaled = batch.float() / 255 if batch.dtype == torch.uint8 and exported.takes_floats else batch
-        theirs, mine = _scores(network, scaled), exported.scores(batch.cpu().numpy())
-        truth, before, after = torch.as_tensor(labels).cpu().numpy(), theirs.argmax(1), mine.argmax(1)
-        images += len(truth)
+
+    def step(inputs: Tensor, labels: Tensor) -> None:
+        nonlocal changed, correct, original_correct, largest
+        scaled = inputs.float() / 255 if inputs.dtype == torch.uint8 and predictor.takes_floats else inputs
+        expected, scores = _scores(network, scaled), predictor.scores(inputs.cpu().numpy())
+        truth, before, after = labels.cpu().numpy(), expected.argmax(1), scores.argmax(1)
         changed += int((before != after).sum())
-        right += int((after == truth).sum())
-        originally += int((before == truth).sum())
-        # Not np.max of the differences alone: a length that isn't a number must show.
-        largest = float(np.maximum(largest, np.abs(mine - theirs).max(initial=0)))
-        observe(len(truth))
+        correct += int((after == truth).sum())
+        original_correct += int((before == truth).sum())
+        # np.maximum, not max: a length that is not a number must show.
+        largest = float(np.maximum(largest, np.abs(scores - expected).max(initial=0)))
+
+    images = run_batches(network, tests, step, observe=observe)
     if not images:
         raise ValueError("there are no images to compare the exported network with the original on")
-    return {
-        "images": images,
-        "correct": right,
-        "accuracy": right / images,
-        "original_correct": originally,
-        "original_accuracy": originally / images,
-        "changed": changed,
-        "largest_difference": largest,
-    }
+    return Check(images, changed, largest, correct, original_correct)
 
 
-@torch.no_grad()
-def _compared_without_labels(network: nn.Module, exported: Predictor, example: Tensor) -> dict[str, Any]:
-    """The same without labels; all inputs at once and the first alone, since the size of the batch must not matter."""
-    theirs = _scores(network, example)
+def _compare_without_labels(network: nn.Module, predictor: Predictor, example: Tensor) -> Check:
+    """Compare on all inputs at once and on the first alone, since the size of the batch must not matter."""
     inputs = example.cpu().numpy()
-    mine, alone = exported.scores(inputs), exported.scores(inputs[:1])
-    difference = np.maximum(np.abs(mine - theirs).max(), np.abs(alone - theirs[:1]).max())
-    changed = int((theirs.reshape(len(theirs), -1).argmax(1) != mine.reshape(len(mine), -1).argmax(1)).sum())
-    return {"images": len(example), "changed": changed, "largest_difference": float(difference)}
+    with evaluating(network), torch.no_grad():
+        expected = _scores(network, example.to(device_of(network)))
+    scores, alone = predictor.scores(inputs), predictor.scores(inputs[:1])
+    difference = np.maximum(np.abs(scores - expected).max(), np.abs(alone - expected[:1]).max())
+    changed = expected.reshape(len(example), -1).argmax(1) != scores.reshape(len(example), -1).argmax(1)
+    return Check(len(example), int(changed.sum()), float(difference))
 
 
 def _scores(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
-    """What `Predictor.scores` gives, by PyTorch: lengths ``(b j)``, or the output of a module without capsules."""
+    """Return what `Predictor.scores` gives, by PyTorch: lengths ``(b j)``, or the output of a module."""
     from fastcaps.exporting.module import named_outputs
 
-    with evaluating(network):
-        output = network(inputs.to(device_of(network)))
+    output = network(inputs)
     lengths = output.lengths if isinstance(network, CapsuleNetwork) else named_outputs(output)[1][-1]
     return lengths.float().cpu().numpy()
-
-
-def _refuse_difference(path: str | Path, about: dict[str, Any], max_drop: float) -> None:
-    result = about.get("accuracy") or about["check"]
-    if about["precision"] == "float32":
-        if not result["largest_difference"] <= TOLERANCE:
-            raise ValueError(
-                f"{path} was not written: a length differs from PyTorch's by {result['largest_difference']:.1e} "
-                f"on {result['images']:,} images, expected at most {TOLERANCE:.0e}: are these weights of a trained "
-                "network?"
-            )
-        return
-    if "accuracy" not in about:
-        raise ValueError(f"{path} was not written: int8 needs tests with labels, so that a loss of accuracy is seen")
-    lost = result["original_correct"] - result["correct"]
-    drop = 100 * lost / result["images"]
-    if lost > _FEW and drop > max_drop:
-        raise ValueError(
-            f"{path} was not written: in int8 accuracy falls from {result['original_accuracy']:.2%} to "
-            f"{result['accuracy']:.2%}, {drop:.2f} points, expected at most {max_drop:g}: export float32, "
-            "or allow more with max_drop"
-        )
 
 
 def _sizes(shape: Sequence[int]) -> str:
     return ", ".join(map(str, shape))
 
 
-def _content(model: Any, about: dict[str, Any]) -> bytes:
+def _content(model: Any, metadata: dict[str, Any]) -> bytes:
     from onnx import helper
 
-    helper.set_model_props(model, {file.ABOUT: json.dumps(about, ensure_ascii=False)})
-    model.doc_string = about["input"]
+    helper.set_model_props(model, {file.ABOUT: json.dumps(metadata, ensure_ascii=False)})
+    model.doc_string = metadata["input"]
     return file.sealed(model.SerializeToString())
 
 
 def _input_words(config: CapsNetConfig) -> str:
-    """How an image becomes the input, for whoever uses the file with another tool."""
+    """Say how an image becomes the input, for users of the file with another tool."""
     c, h, w = config.channels, config.height, config.width
     size = "×".join(map(str, config.resize or (h, w)))
     crop = f", its middle {h}×{w} cropped" if config.resize not in (None, (h, w)) else ""

@@ -72,8 +72,8 @@ class Graph:
     def constant(self, name: str, value: Any, dtype: type[np.generic] = np.float32) -> str:
         """A tensor in the file; the same name is the same tensor."""
         array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
-        known = self._constants.setdefault(name, numpy_helper.from_array(array, name))
-        if known.raw_data != array.tobytes() or tuple(known.dims) != array.shape:
+        tensor = numpy_helper.from_array(array, name)
+        if self._constants.setdefault(name, tensor) != tensor:
             raise ValueError(f"the graph has a constant {name!r} of another value: choose another name")
         return name
 

@@ -5,24 +5,45 @@ from typing import TYPE_CHECKING
 from fastcaps._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from fastcaps.workflows.ablation import ablate
-    from fastcaps.workflows.accumulation import accumulate
-    from fastcaps.workflows.analysis import analyze
+    from fastcaps.workflows._common import ExecutionOptions
+    from fastcaps.workflows.ablation import AblationResult, ablate
+    from fastcaps.workflows.accumulation import AccumulationResult, accumulate
+    from fastcaps.workflows.analysis import AnalysisResult, analyze
     from fastcaps.workflows.evaluation import evaluate
+    from fastcaps.workflows.exporting import export
+    from fastcaps.workflows.prediction import Predictions, predict
     from fastcaps.workflows.reproduction import reproduce
     from fastcaps.workflows.training import TrainResult, train
 
-__all__ = ["train", "TrainResult", "accumulate", "evaluate", "analyze", "ablate", "reproduce"]
+__all__ = [
+    "train",
+    "TrainResult",
+    "accumulate",
+    "AccumulationResult",
+    "evaluate",
+    "analyze",
+    "AnalysisResult",
+    "ablate",
+    "AblationResult",
+    "export",
+    "predict",
+    "Predictions",
+    "reproduce",
+    "ExecutionOptions",
+]
+
+_MODULES = {
+    "_common": ["ExecutionOptions"],
+    "ablation": ["ablate", "AblationResult"],
+    "accumulation": ["accumulate", "AccumulationResult"],
+    "analysis": ["analyze", "AnalysisResult"],
+    "evaluation": ["evaluate"],
+    "exporting": ["export"],
+    "prediction": ["predict", "Predictions"],
+    "reproduction": ["reproduce"],
+    "training": ["train", "TrainResult"],
+}
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "train": "fastcaps.workflows.training",
-        "TrainResult": "fastcaps.workflows.training",
-        "accumulate": "fastcaps.workflows.accumulation",
-        "evaluate": "fastcaps.workflows.evaluation",
-        "analyze": "fastcaps.workflows.analysis",
-        "ablate": "fastcaps.workflows.ablation",
-        "reproduce": "fastcaps.workflows.reproduction",
-    },
+    __name__, {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 )

@@ -1,10 +1,12 @@
 """What the workflows share: the device, the network and the data of a run, and this process's part of the images."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fastcaps import distributed
 from fastcaps._machine import processors
+from fastcaps.bundled import is_bundled
 from fastcaps.training.run import Run
 
 if TYPE_CHECKING:
@@ -15,9 +17,54 @@ if TYPE_CHECKING:
     from fastcaps.nn import CapsNet
 
 
+class ExecutionOptions(TypedDict, total=False):
+    """Keyword arguments that all workflows take.
+
+    Attributes:
+        data: the data set of the run; needed where the run was trained with one that was made in Python.
+        data_dir: folder of the data sets' files.
+        batch_size: images per batch.
+        device: ``"auto"`` (default), or a device of PyTorch.
+        threads: CPU threads; all by default.
+        command: command line to be stored with the result.
+    """
+
+    data: "DataSet | None"
+    data_dir: str | Path | None
+    batch_size: int
+    device: "str | torch.device"
+    threads: int | None
+    command: str | None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """`ExecutionOptions` with their defaults."""
+
+    data: "DataSet | None" = None
+    data_dir: str | Path | None = None
+    batch_size: int = 128
+    device: "str | torch.device" = "auto"
+    threads: int | None = None
+    command: str | None = None
+
+    def select_device(self) -> "torch.device":
+        """Set the number of CPU threads and return the device."""
+        return select_device(self.device, self.threads)
+
+    def load_data(self, run: Run, *, test_only: bool = False) -> "DataSet":
+        """Return the data set of a run."""
+        return run.data(self.data_dir, data=self.data, test_only=test_only)
+
+
 def open_run(run: "str | Path | Run") -> Run:
     """Return a run, given its folder or the name of a bundled network."""
     return run if isinstance(run, Run) else Run.open(run)
+
+
+def run_name(run: Run) -> str:
+    """Return what results call a run: the name of a bundled network, or its folder."""
+    return run.folder.name if is_bundled(run.folder) else str(run.folder)
 
 
 def given(**options: Any) -> dict[str, Any]:
@@ -48,26 +95,30 @@ def select_device(device: "str | torch.device" = "auto", threads: int | None = N
 
 
 def load_run(
-    run: "Run",
-    device: "torch.device",
-    data_dir: str | Path | None,
-    *,
-    master: "MasterCoefficients | None" = None,
-    test_only: bool = False,
+    run: Run, execution: Execution, *, master: "MasterCoefficients | None" = None, test_only: bool = False
 ) -> tuple["CapsNet", "DataSet"]:
-    """Return the network of a run and its data set, or only the test part of this.
+    """Return the network of a run on its device, and its data set, or only the test part of this.
 
-    Refused when the processes of a job have different ones, or different coefficients.
+    Raises:
+        ValueError: the processes of a job have different ones, or different coefficients.
     """
     from fastcaps.nn.pretrained import weights_hash
 
     world = distributed.current()
-    model = run.model().to(device)
-    data = world.main_first(lambda: run.data(data_dir, test_only=test_only))
+    model = run.model().to(execution.select_device())
+    data = world.main_first(lambda: execution.load_data(run, test_only=test_only))
     if not world.is_single:
         coefficients = None if master is None else master.values_hash
         world.check_same(weights=weights_hash(model), images=data.fingerprint, coefficients=coefficients)
     return model, data
+
+
+def check_writable(run: Run) -> None:
+    """Refuse to write into a bundled network."""
+    if is_bundled(run.folder):
+        raise ValueError(
+            f"{run.folder.name} comes with fastcaps and is not written to: name another place to write to (out)"
+        )
 
 
 def share(images: "Split") -> "Split":

@@ -1,78 +1,246 @@
-"""Every way of building a run's master matrix, compared."""
+"""Compare every variant of building the master matrix of a run."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
-import torch
-
-from fastcaps._progress import progress_bar
-from fastcaps.analysis.ablation import Ablation, Trial, answers, score
-from fastcaps.data import batches
-from fastcaps.master import Filter, Method, sweep, uniform_coefficients
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps._progress import progress_bar, say
+from fastcaps._result import Result, Table
+from fastcaps.analysis.ablation import Ablation, Score, Trial, ablation_figure, answers, iteration_words, score
+from fastcaps.analysis.figures import figure_bytes
+from fastcaps.data import DataSet, Split, batches
+from fastcaps.master import FILTERS, Filter, MasterCoefficients, Method, sweep, uniform_coefficients
+from fastcaps.nn import CapsNet
+from fastcaps.training.result import versions
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import open_run, select_device
+from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, load_run, open_run, run_name
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AblationResult(Result):
+    """All variants of the matrix of one run.
+
+    Attributes:
+        run: name of the run.
+        command: command line that compared them.
+        data: name of the data set.
+        iterations: of the network's routing.
+        limit: number of training images that were accumulated; None for all.
+        versions: of packages, by name.
+        ablation: the trials.
+    """
+
+    run: str
+    command: str | None
+    data: str
+    iterations: int
+    limit: int | None
+    versions: Mapping[str, str]
+    ablation: Ablation
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``ablation.json`` holds."""
+        about = {
+            "run": self.run,
+            "command": self.command,
+            "data": self.data,
+            "iterations": self.iterations,
+            "limit": self.limit,
+            "versions": dict(self.versions),
+        }
+        return {**about, **self.ablation.to_dict()}
+
+    def tables(self) -> list[Table]:
+        """Return one row per variant."""
+        ablation = self.ablation
+        accuracies = ", ".join(
+            f"{accuracy:.2%} of {ablation.images[part]:,} {part}" for part, accuracy in ablation.dynamic.items()
+        )
+        held_out = ["validation"] if ablation.best is not None else []
+        columns = ["filter", "method", "iteration", "images", *held_out, "test", "95 %", "changed"]
+        return [
+            Table(
+                f"{self.data}: dynamic routing {accuracies} images",
+                [*columns, "uniform: +, −", "McNemar p"],
+                [self._row(trial) for trial in (ablation.uniform, *ablation.trials)],
+            )
+        ]
+
+    def sentences(self) -> list[str]:
+        """Say what was skipped, and what did best on the held-out images."""
+        skipped = [f"skipped {line}" for line in self.ablation.skipped]
+        best = self.ablation.best
+        if best is None or best.validation is None:
+            return [*skipped, "The run held out no images, so none of these is chosen: train with validation images."]
+        name, difference = "uniform: all ones", ""
+        if best.images:
+            name = f"{best.filter}, {best.method}, {iteration_words(best.iteration, self.iterations)}"
+            against = best.test.against_uniform
+            low, high = (100 * end for end in against.interval)
+            difference = (
+                f", {100 * against.difference:+.2f} points against uniform ({low:+.2f} to {high:+.2f}, "
+                f"p = {against.p_value:.2g})"
+            )
+        return [
+            *skipped,
+            f"Best on the held-out images: {name}, {best.validation.accuracy:.2%}; on the test images "
+            f"{best.test.accuracy:.2%}{difference}.",
+        ]
+
+    def _row(self, trial: Trial) -> list[str]:
+        low, high = trial.test.interval
+        uniform = trial.test.against_uniform
+        is_trial = trial.images > 0
+        iteration = iteration_words(trial.iteration, self.iterations).removeprefix("iteration ")
+        return [
+            trial.filter,
+            trial.method,
+            iteration if is_trial else "",
+            f"{trial.images:,}" if is_trial else "",
+            *([f"{trial.validation.accuracy:.2%}"] if trial.validation else []),
+            f"{trial.test.accuracy:.2%}",
+            f"{100 * low:.1f}–{100 * high:.1f}",
+            str(trial.test.against_dynamic.changed),
+            f"+{uniform.gained} −{uniform.lost}" if is_trial else "",
+            f"{uniform.p_value:.2g}" if is_trial else "",
+        ]
 
 
 def ablate(
     run: str | Path | Run,
-    chains: Mapping[str, Sequence[Filter]],
-    methods: Sequence[Method],
-    iterations: Sequence[int],
+    out: str | Path | None = None,
     *,
+    filters: Mapping[str, Sequence[Filter]] | None = None,
+    methods: Sequence[Method] | None = None,
+    iterations: Sequence[int | Literal["after"]] | None = None,
     limit: int | None = None,
-    batch_size: int = 256,
-    data_dir: str | Path | None = None,
-    device: str | torch.device = "auto",
-    threads: int | None = None,
-) -> Ablation:
-    """Build the master matrix in every way, and score each on the held-out images and the test images.
+    result_file: str | Path | None = None,
+    **options: Unpack[ExecutionOptions],
+) -> AblationResult:
+    """Build the master matrix in every variant, and score each on the held-out images and the test images.
+
+    Two passes over the training images give all variants. They are compared with the uniform matrix (all ones, no
+    routing). Where the run held out images, the best variant is chosen on those; the test set is only reported.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
-        chains: filters by the name of their chain; none for all images.
-        methods: of building the matrix.
-        iterations: of routing, from 1; one more than the network has for the update after its last.
-        limit: only the first so many training images.
-        batch_size: images at a time.
-        data_dir: folder of the data sets' files.
-        device: ``"auto"``, or a device of PyTorch.
-        threads: CPU threads; all by default.
+        out: folder for ``ablation.json`` and ``ablation.png``; the run folder by default.
+        filters: chains of filters by name, an empty chain for all images; by default none and each filter alone.
+        methods: of building the matrix; all by default.
+        iterations: of routing, from 1, or ``"after"`` for the update after the last; all but the first by default.
+        limit: accumulate only the first so many training images.
+        result_file: a file for the same JSON.
+        options: see `ExecutionOptions`; 256 images per batch by default.
     """
-    run = open_run(run)
-    model = run.model().to(select_device(device, threads)).eval()
-    data = run.data(data_dir)
+    run, execution = open_run(run), replace(Execution(batch_size=256), **options)
+    if out is None:
+        check_writable(run)
+    folder = run.folder if out is None else Path(out)
+    model, data = load_run(run, execution)
+    last = model.config.iterations
+    filters = {"none": [], **{name: [kind()] for name, kind in FILTERS.items()}} if filters is None else filters
+    numbers = [_iteration_number(entry, last) for entry in iterations or (*range(2, last + 1), "after")]
+    variants = _Variants(filters, tuple(dict.fromkeys(methods or get_args(Method))), tuple(dict.fromkeys(numbers)))
+    matrices, skipped = _matrices(variants, model, run.training_part(data).first(limit), data, execution)
+    parts = {"validation": run.validation_part(data), "test": data.test}
+    scores = {
+        part: _scores(part, images, model, matrices, data, execution)
+        for part, images in parts.items()
+        if images is not None
+    }
+    ablation = _ablation(scores, matrices, skipped)
+    result = AblationResult(run_name(run), execution.command, data.name, last, limit, versions(), ablation)
+    figure, content = figure_bytes(ablation_figure(result.to_dict(), last)), json_bytes(result.to_dict())
+    files = {folder / "ablation.json": content, folder / "ablation.png": figure}
+    write_atomically(files if result_file is None else {**files, Path(result_file): content})
+    say(f"figure: {folder}/ablation.png; all numbers: {folder}/ablation.json")
+    return result
+
+
+class _Variants(NamedTuple):
+    """What is combined."""
+
+    filters: Mapping[str, Sequence[Filter]]
+    methods: Sequence[Method]
+    iterations: Sequence[int]
+
+
+class _Matrix(NamedTuple):
+    """One variant of the master matrix."""
+
+    filter: str
+    method: str
+    iteration: int
+    master: MasterCoefficients
+
+
+class _Scores(NamedTuple):
+    """All matrices on one part of the images: of uniform coefficients, then of each matrix."""
+
+    images: int
+    dynamic: float
+    uniform: Score
+    matrices: list[Score]
+
+
+def _iteration_number(iteration: int | Literal["after"], last: int) -> int:
+    return last + 1 if iteration == "after" else iteration
+
+
+def _matrices(
+    variants: _Variants, model: CapsNet, images: Split, data: DataSet, execution: Execution
+) -> tuple[list[_Matrix], tuple[str, ...]]:
+    """Return every variant of the matrix, and why some were skipped."""
     view = data.augmentation.test_view
-    images = run.training_part(data)
-    if limit is not None:
-        images = images.subset(torch.arange(min(limit, len(images))))
-    passes = 2 if any(chains.values()) else 1
+    passes = 2 if any(variants.filters.values()) else 1
     with progress_bar("accumulating", passes * len(images)) as observe:
-        swept = sweep(model, lambda: batches(images, batch_size, view=view), iterations, chains, observe=observe)
-    masters = [
-        (name, method, number, swept.sums[number, name].compute(method=method))
-        for number in iterations
-        for name in chains
-        for method in methods
+        swept = sweep(
+            model,
+            lambda: batches(images, execution.batch_size, view=view),
+            variants.iterations,
+            variants.filters,
+            observe=observe,
+        )
+    matrices = [
+        _Matrix(name, method, number, swept.sums[number, name].compute(method=method))
+        for number in variants.iterations
+        for name in variants.filters
+        for method in variants.methods
         if (number, name) in swept.sums
     ]
-    uniform = uniform_coefficients(model.config)
-    matrices = [uniform.values, *(master.values for *_, master in masters)]
-    parts = {"validation": run.validation_part(data), "test": data.test}
-    scores: dict[str, list[Any]] = {}
-    dynamic, counts = {}, {}
-    for part, split in parts.items():
-        if split is None:
-            scores[part] = [None] * len(matrices)
-            continue
-        with progress_bar(f"comparing on {part} images", len(split)) as observe:
-            truth, routed, classes = answers(model, matrices, batches(split, batch_size, view=view), observe)
-        dynamic[part], counts[part] = float((routed == truth).mean()), len(truth)
-        scores[part] = [score(truth, routed, classes[0], one) for one in classes]
-    trials = [
-        Trial(name, method, number, int(master.counts.sum()), scores["validation"][k + 1], scores["test"][k + 1])
-        for k, (name, method, number, master) in enumerate(masters)
-    ]
-    baseline = Trial("uniform", "–", 1, 0, scores["validation"][0], scores["test"][0])
-    skipped = tuple(f"{name}, iteration {number}: {why}" for (number, name), why in swept.skipped.items())
-    return Ablation(dynamic, counts, baseline, tuple(trials), skipped)
+    return matrices, tuple(f"{name}, iteration {number}: {why}" for (number, name), why in swept.skipped.items())
+
+
+def _scores(
+    part: str, images: Split, model: CapsNet, matrices: Sequence[_Matrix], data: DataSet, execution: Execution
+) -> _Scores:
+    values = [uniform_coefficients(model.config).values, *(matrix.master.values for matrix in matrices)]
+    with progress_bar(f"comparing on {part} images", len(images)) as observe:
+        pairs = batches(images, execution.batch_size, view=data.augmentation.test_view)
+        truth, dynamic, predictions = answers(model, values, pairs, observe)
+    uniform, *others = (score(truth, dynamic, predictions[0], own) for own in predictions)
+    return _Scores(len(truth), float((dynamic == truth).mean()), uniform, others)
+
+
+def _ablation(scores: Mapping[str, _Scores], matrices: Sequence[_Matrix], skipped: tuple[str, ...]) -> Ablation:
+    validation, test = scores.get("validation"), scores["test"]
+    trials = tuple(
+        Trial(
+            matrix.filter,
+            matrix.method,
+            matrix.iteration,
+            int(matrix.master.counts.sum()),
+            None if validation is None else validation.matrices[k],
+            test.matrices[k],
+        )
+        for k, matrix in enumerate(matrices)
+    )
+    return Ablation(
+        dynamic={part: entry.dynamic for part, entry in scores.items()},
+        images={part: entry.images for part, entry in scores.items()},
+        uniform=Trial("uniform", "–", 1, 0, None if validation is None else validation.uniform, test.uniform),
+        trials=trials,
+        skipped=skipped,
+    )

@@ -1,18 +1,62 @@
 """From a run folder to its master coefficients and its folded network."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from fastcaps._progress import progress_bar, say
-from fastcaps.data import batches
+from fastcaps._result import Result, Table
+from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
 from fastcaps.master import Filter, MasterCoefficients, Method, Observations, apply_filters, fold
+from fastcaps.nn import CapsNet
 from fastcaps.training.accumulation import accumulate_split
 from fastcaps.training.run import Run, training_provenance
-from fastcaps.workflows._common import given, load_run, open_run, select_device, share
+from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, given, load_run, open_run, share
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AccumulationResult(Result):
+    """Master coefficients and the file that holds them.
+
+    Attributes:
+        path: the file.
+        coefficients: what it holds, with the report of the filters.
+        after_last: whether they are those of the update after the last iteration.
+    """
+
+    path: Path
+    coefficients: MasterCoefficients
+    after_last: bool
+
+    def tables(self) -> list[Table]:
+        """Return how many images of each class each filter kept; nothing without filters."""
+        report = self.coefficients.filters
+        if not report:
+            return []
+        counts = [report[0]["seen"], *(entry["kept"] for entry in report)]
+        rows = [[str(label), *map(str, row)] for label, row in enumerate(zip(*counts, strict=True))]
+        rows.append(["all", *(str(sum(column)) for column in counts)])
+        return [Table("Images kept", ["class", "seen", *(entry["name"] for entry in report)], rows)]
+
+    def sentences(self) -> list[str]:
+        """Say why images were left out, and what the file holds."""
+        master = self.coefficients
+        reasons = [
+            f"{entry['name']}: {sum(entry['seen']) - sum(entry['kept'])} left out: {entry['reason']}"
+            for entry in master.filters
+        ]
+        iteration = f"iteration {master.iteration}{' (after the last)' if self.after_last else ''}"
+        count, rule = int(master.counts.sum()), master.normalization.name
+        return [*reasons, f"{self.path}: coefficients of {iteration} of {count} images, {rule}, {master.method}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the path and the summary of the coefficients as plain values for JSON."""
+        return {"master": str(self.path), **self.coefficients.summary()}
 
 
 def accumulate(
@@ -22,16 +66,12 @@ def accumulate(
     iteration: int | Literal["after"] | None = None,
     method: Method = "containers",
     filters: Sequence[Filter] = (),
-    batch_size: int = 256,
     memory: int | None = None,
-    data_dir: str | Path | None = None,
-    device: str | torch.device = "auto",
-    threads: int | None = None,
-    command_line: str | None = None,
-) -> MasterCoefficients:
+    **options: Unpack[ExecutionOptions],
+) -> AccumulationResult:
     """Accumulate the routing coefficients of a run's network over its training images, and fold them.
 
-    Writes ``master.safetensors`` and the folded network ``fast/`` into the run folder; with ``out`` only the
+    Write ``master.safetensors`` and the folded network ``fast/`` into the run folder; with ``out`` only the
     coefficients, into that file.
 
     Args:
@@ -40,52 +80,68 @@ def accumulate(
         iteration: as for `fastcaps.accumulate`.
         method: as for `fastcaps.accumulate`.
         filters: choose the images, in this order.
-        batch_size: images at a time.
         memory: bytes that sums may take in each process; half of the free memory by default.
-        data_dir: folder of the data sets' files.
-        device: ``"auto"``, or a device of PyTorch.
-        threads: CPU threads; all by default.
-        command_line: to be stored with the coefficients.
+        options: see `ExecutionOptions`; 256 images per batch by default.
     """
-    world, run = current(), open_run(run)
-    model, data = load_run(run, select_device(device, threads), data_dir)
+    world, run, execution = current(), open_run(run), replace(Execution(batch_size=256), **options)
+    if out is None:
+        check_writable(run)
+        _check_not_fixed(run)
+    model, data = load_run(run, execution)
     images = run.training_part(data)
-    view = data.augmentation.test_view
-    keep = None
-    report: list[dict[str, Any]] = []
-    if filters:
-        with progress_bar("observing", len(images)) as observe:
-            observations = Observations.collect(
-                model,
-                batches(share(images), batch_size, view=view),
-                iteration=iteration,
-                columns=any(one.uses_columns for one in filters),
-                observe=observe,
-                world=world,
-            )
-        keep, report = apply_filters(filters, observations, world)
-        del observations  # and its temporary file
+    keep, report = _apply_filters(model, data, images, filters, iteration, execution) if filters else (None, [])
     with progress_bar("accumulating", len(images)) as observe:
         master = accumulate_split(
             model,
             images,
-            view,
-            batch_size,
+            data.augmentation.test_view,
+            execution.batch_size,
             iteration=iteration,
             method=method,
             keep=keep,
             filters=report,
             observe=observe,
             announce=say,
-            provenance={**training_provenance(data, run.about["settings"]), **given(command=command_line)},
+            provenance={**training_provenance(data, run.about["settings"]), **given(command=execution.command)},
             memory=memory,
             world=world,
         )
+    path = run.master_file if out is None else Path(out)
     if world.is_main:
-        master.save(out or run.master_file)
+        master.save(path)
         if out is None:
             fold(model, master).save_pretrained(run.fast_folder)
-            # What was measured with the coefficients before is no more about this run.
-            for path in run.evaluation_files:
-                path.unlink(missing_ok=True)
-    return master
+            # They are about the coefficients before these.
+            for file in run.evaluation_files:
+                file.unlink(missing_ok=True)
+    return AccumulationResult(path, master, iteration == "after")
+
+
+def _check_not_fixed(run: Run) -> None:
+    if run.about.get("fixed_coefficients"):
+        raise ValueError(
+            f"{run.folder} was trained with fixed coefficients, which {run.master_file} holds: name another file to "
+            "write to (out)"
+        )
+
+
+def _apply_filters(
+    model: CapsNet,
+    data: DataSet,
+    images: Split,
+    filters: Sequence[Filter],
+    iteration: int | Literal["after"] | None,
+    execution: Execution,
+) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
+    """Return which images the filters keep ``(n)``, and their report."""
+    world = current()
+    with progress_bar("observing", len(images)) as observe:
+        observations = Observations.collect(
+            model,
+            batches(share(images), execution.batch_size, view=data.augmentation.test_view),
+            iteration=iteration,
+            columns=any(entry.uses_columns for entry in filters),
+            observe=observe,
+            world=world,
+        )
+    return apply_filters(filters, observations, world)

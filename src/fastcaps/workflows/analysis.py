@@ -1,12 +1,15 @@
-"""A report about the routing of a run's network."""
+"""Report on the routing of a run's network."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack
 
-import torch
+from matplotlib.figure import Figure
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._progress import progress_bar, say
+from fastcaps._result import Result, Table
 from fastcaps.analysis.capsules import Lengths, output_lengths
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.analysis.report import report_page
@@ -14,198 +17,216 @@ from fastcaps.analysis.report_data import collect_report_data
 from fastcaps.analysis.results import Evaluation
 from fastcaps.analysis.training_pass import TrainingPass, cached, collect
 from fastcaps.bundled import is_bundled
-from fastcaps.data import DataSet, Split, batches
+from fastcaps.data import DataSet, batches
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
-from fastcaps.nn import CapsNet
+from fastcaps.nn import CapsNet, CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import load_run, open_run, select_device, share
+from fastcaps.workflows._common import (
+    Execution,
+    ExecutionOptions,
+    check_writable,
+    load_run,
+    open_run,
+    run_name,
+    share,
+)
 from fastcaps.workflows.evaluation import evaluate
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AnalysisResult(Result):
+    """A report.
+
+    Attributes:
+        folder: of the report.
+        evaluation: of the test images.
+        numbers: what ``analysis.json`` holds; empty in other processes than the first.
+        figures: by name, in the order of the report; empty in other processes than the first.
+    """
+
+    folder: Path
+    evaluation: Evaluation
+    numbers: Mapping[str, Any]
+    figures: Mapping[str, Figure]
+
+    def tables(self) -> list[Table]:
+        """Return those of the evaluation."""
+        return self.evaluation.tables()
+
+    def sentences(self) -> list[str]:
+        """Say what fast routing changes, and where the report is."""
+        report, numbers = self.folder / "index.html", self.folder / "analysis.json"
+        return [self.evaluation.verdict(), f"The report is {report}; all numbers are in {numbers}."]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``analysis.json`` holds."""
+        return dict(self.numbers)
+
+    def save_figures(self, folder: str | Path | None = None, file_format: Literal["png", "svg", "pdf"] = "png") -> None:
+        """Write every figure as a file, by default into ``figures/`` in the folder of the report."""
+        place = self.folder / "figures" if folder is None else Path(folder)
+        write_atomically(
+            {place / f"{name}.{file_format}": figure_bytes(drawn, file_format) for name, drawn in self.figures.items()}
+        )
+        say(f"figures: {place}")
 
 
 def analyze(
     run: str | Path | Run,
-    folder: str | Path | None = None,
+    out: str | Path | None = None,
     *,
-    name: str | None = None,
     coefficients: str | Path | None = None,
     compare: str | Path | Run | None = None,
     sort_by_class: bool = False,
     examples: list[int] | None = None,
-    figures: str | None = None,
-    figures_to: str | Path | None = None,
     limit: int | None = None,
-    batch_size: int = 128,
-    data_dir: str | Path | None = None,
-    device: str | torch.device = "auto",
-    threads: int | None = None,
-    command_line: str | None = None,
-) -> dict[str, Any]:
+    **options: Unpack[ExecutionOptions],
+) -> AnalysisResult:
     """Analyze the routing of a run's network, and write ``index.html`` and ``analysis.json``.
 
-    What was computed before is used again where weights, images and settings are the same. Of several processes only
-    the first draws, writes and returns anything.
+    What was computed before is used again where weights, images and settings are the same. Of several processes the
+    first draws and writes.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
-        folder: for the report; ``report/`` in the run folder by default.
-        name: of the run in the report.
+        out: folder of the report; ``report/`` in the run folder by default.
         coefficients: a file of master coefficients, instead of the run's own.
         compare: another run, whose histogram of coefficients is drawn beside this one's.
-        sort_by_class: draw the correlations of the first training images by class.
-        examples: numbers of test images whose lengths are drawn.
-        figures: also write every figure in this format: ``"png"``, ``"pdf"`` or ``"svg"``.
-        figures_to: folder for them; ``figures/`` in the report by default.
+        sort_by_class: whether to draw the correlations of the first training images by class.
+        examples: numbers of test images whose lengths are drawn; the first five by default.
         limit: only the first so many images of each part.
-        batch_size: images at a time.
-        data_dir: folder of the data sets' files.
-        device: ``"auto"``, or a device of PyTorch.
-        threads: CPU threads; all by default.
-        command_line: to be stored with the result.
-
-    Returns:
-        What ``analysis.json`` says.
+        options: see `ExecutionOptions`.
     """
-    run, target = open_run(run), select_device(device, threads)
-    folder = run.folder / "report" if folder is None else Path(folder)
-    world = current()
+    run, execution = open_run(run), Execution(**options)
+    if out is None:
+        check_writable(run)
+        if limit is not None or coefficients is not None:
+            raise ValueError(
+                "what is made with limit or coefficients is not the run's own report: name a folder for it (out)"
+            )
+    task = _Task(run.folder / "report" if out is None else Path(out), limit, execution)
     master = run.master(coefficients)
-    model, data = load_run(run, target, data_dir, master=master)
-    fast = fold(model, master)
-    test = _first(data.test, limit)
-    view = data.augmentation.test_view
-    key = {
-        "weights": weights_hash(model),
-        "master": master.values_hash,
-        "data": data.fingerprint,
-        "part": "test",
-        "limit": limit,
-    }
-
-    def measure() -> dict[str, Any]:
-        with progress_bar("test images", len(test)) as observe:
-            shown = batches(share(test), batch_size, view=view)
-            return output_lengths(model, fast, shown, observe, world)._asdict()
-
-    training = _training_pass(run, model, data, [folder / "cache" / "training.safetensors"], limit, batch_size)
-    place = folder / "cache" / "test.safetensors"
-    lengths = Lengths(**cached([place], key, measure, _reusing("lengths of test images"), world))
-    evaluation = _evaluation(run, folder, master, lengths, coefficients, limit, batch_size, data_dir, target)
-    compared = None
-    if compare is not None:
-        other = open_run(compare)
-        other_model, other_data = load_run(other, target, data_dir)
-        places = [folder / "cache" / "compared.safetensors", other.folder / "report" / "cache" / "training.safetensors"]
-        other_pass = _training_pass(other, other_model, other_data, places, limit, batch_size)
-        compared = (str(compare.folder if isinstance(compare, Run) else compare), other_pass, other_model.config)
-    if not world.is_main:
-        return {}
+    model, data = load_run(run, execution, master=master)
+    training = task.training_pass(run, model, data, task.cache / "training.safetensors")
+    lengths = task.test_lengths(model, master, data)
+    evaluation = task.stored_evaluation(run, master, lengths, coefficients)
+    if evaluation is None:
+        own = coefficients is None and limit is None and not is_bundled(run.folder)
+        evaluation = evaluate(run, None if own else task.cache, coefficients=coefficients, limit=limit, **options)
+    compared = None if compare is None else task.compared(open_run(compare))
+    if not current().is_main:
+        return AnalysisResult(task.folder, evaluation, {}, {})
+    test = data.test.first(limit)
     report = collect_report_data(
         model,
         master,
         training,
         lengths,
-        lambda numbers: view(test.images(numbers)),
+        lambda numbers: data.augmentation.test_view(test.images(numbers)),
         evaluation,
         examples=examples or list(range(min(5, len(test)))),
         sort_by_class=sort_by_class,
         compared=compared,
     )
-    numbers = {
-        "run": name or str(run.folder),
-        "settings": {
-            "command": command_line,
-            "limit": limit,
-            "weights": key["weights"],
-            "master": key["master"],
-            "data_fingerprint": data.fingerprint,
-        },
-        **report.numbers,
-    }
-    pictures = {title: figure_bytes(figure) for title, figure in report.figures.items()}
-    page = report_page(numbers, pictures)
-    files = {folder / "analysis.json": json_bytes(numbers), folder / "index.html": page.encode()}
-    if figures is not None:
-        where = Path(figures_to or folder / "figures")
-        for title, figure in report.figures.items():
-            files[where / f"{title}.{figures}"] = pictures[title] if figures == "png" else figure_bytes(figure, figures)
-        say(f"figures: {where}")
-    write_atomically(files)
-    return numbers
-
-
-def _training_pass(
-    run: Run, model: CapsNet, data: DataSet, places: list[Path], limit: int | None, batch_size: int
-) -> TrainingPass:
-    """The pass over a run's training images, or what is left of an earlier one."""
-
-    world = current()
-    images = _first(run.training_part(data), limit)
-    settings = run.about["settings"]
-    key = {
-        "weights": weights_hash(model),
-        "data": data.fingerprint,
-        "part": "train",
-        "held out": [settings["validation"], settings["seed"]] if settings["validation"] else None,
+    settings = {
+        "command": execution.command,
         "limit": limit,
-        "iterations": model.config.iterations,
+        "weights": weights_hash(model),
+        "master": master.values_hash,
+        "data_fingerprint": data.fingerprint,
     }
-
-    def make() -> dict[str, Any]:
-        with progress_bar("training images", len(images)) as observe:
-            shown = batches(share(images), batch_size, view=data.augmentation.test_view)
-            return collect(model, shown, observe=observe, world=world).to_arrays()
-
-    return TrainingPass.from_arrays(cached(places, key, make, _reusing("the pass over the training images"), world))
+    numbers = {"run": run_name(run), "settings": settings, **report.numbers}
+    page = report_page(numbers, {name: figure_bytes(figure) for name, figure in report.figures.items()})
+    write_atomically({task.folder / "analysis.json": json_bytes(numbers), task.folder / "index.html": page.encode()})
+    return AnalysisResult(task.folder, evaluation, numbers, report.figures)
 
 
-def _evaluation(
-    run: Run,
-    folder: Path,
-    master: MasterCoefficients,
-    lengths: Lengths,
-    coefficients: str | Path | None,
-    limit: int | None,
-    batch_size: int,
-    data_dir: str | Path | None,
-    device: torch.device,
-) -> Evaluation:
-    """What `evaluate` gave, where it is of these weights, coefficients and images; otherwise evaluated now."""
-    right = {way: int((getattr(lengths, way).argmax(1) == lengths.labels).sum()) for way in ("dynamic", "fast")}
-    own = coefficients is None and limit is None and not is_bundled(run.folder)
-    place = run.folder / "evaluation.json" if own else folder / "cache" / "evaluation.json"
-    try:
-        stored = Evaluation.load(place)
-        fits = (
-            stored.part == "test"
-            and stored.images == len(lengths.labels)
-            and stored.master == master.summary()
-            and {name: stored.variants[name].correct for name in right} == right
-        )
-    except (OSError, ValueError):
-        fits = False
-    if current().all_min(int(fits)):
+@dataclass(frozen=True)
+class _Task:
+    """Passes over the images of a run, stored in the folder of the report."""
+
+    folder: Path
+    limit: int | None
+    execution: Execution
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    def training_pass(self, run: Run, model: CapsNet, data: DataSet, *places: Path) -> TrainingPass:
+        """Return the pass over the training images, or what one of the files has of an earlier one."""
+        images = run.training_part(data).first(self.limit)
+        settings = run.about["settings"]
+        key = {
+            "weights": weights_hash(model),
+            "data": data.fingerprint,
+            "part": "train",
+            "held out": [settings["validation"], settings["seed"]] if settings["validation"] else None,
+            "limit": self.limit,
+            "iterations": model.config.iterations,
+        }
+
+        def compute() -> dict[str, Any]:
+            with progress_bar("training images", len(images)) as observe:
+                pairs = batches(share(images), self.execution.batch_size, view=data.augmentation.test_view)
+                return collect(model, pairs, observe=observe, world=current()).to_arrays()
+
+        name = "the pass over the training images"
+        return TrainingPass.from_arrays(cached(list(places), key, compute, _reusing(name), current()))
+
+    def test_lengths(self, model: CapsNet, master: MasterCoefficients, data: DataSet) -> Lengths:
+        """Return the lengths of the class capsules of the test images, with dynamic and fast routing."""
+        images = data.test.first(self.limit)
+        key = {
+            "weights": weights_hash(model),
+            "master": master.values_hash,
+            "data": data.fingerprint,
+            "part": "test",
+            "limit": self.limit,
+        }
+
+        def compute() -> dict[str, Any]:
+            with progress_bar("test images", len(images)) as observe:
+                pairs = batches(share(images), self.execution.batch_size, view=data.augmentation.test_view)
+                return output_lengths(model, fold(model, master), pairs, observe, current())._asdict()
+
+        place = self.cache / "test.safetensors"
+        return Lengths(**cached([place], key, compute, _reusing("lengths of test images"), current()))
+
+    def stored_evaluation(
+        self, run: Run, master: MasterCoefficients, lengths: Lengths, coefficients: str | Path | None
+    ) -> Evaluation | None:
+        """Return what `evaluate` has written, if it is of these weights, coefficients and images."""
+        own = coefficients is None and self.limit is None and not is_bundled(run.folder)
+        place = (run.folder if own else self.cache) / "evaluation.json"
+        correct = {key: int((getattr(lengths, key).argmax(1) == lengths.labels).sum()) for key in ("dynamic", "fast")}
+        try:
+            stored = Evaluation.load(place)
+            fits = (
+                stored.part == "test"
+                and stored.images == len(lengths.labels)
+                and stored.master == master.summary()
+                and {key: stored.variants[key].correct for key in correct} == correct
+            )
+        except (OSError, ValueError):
+            fits = False
+        if not current().all_min(int(fits)):
+            return None
         _reusing("accuracies and speeds")(place)
         return stored
-    result = evaluate(
-        run,
-        run.folder if own else None,
-        coefficients=coefficients,
-        limit=limit,
-        batch_size=batch_size,
-        data_dir=data_dir,
-        device=device,
-    )
-    if not own and current().is_main:
-        write_atomically({place: json_bytes(result.to_dict())})
-    return result
+
+    def compared(self, other: Run) -> tuple[str, TrainingPass, CapsNetConfig]:
+        """Return name, pass and configuration of another run."""
+        execution = self.execution
+        if execution.data is not None and execution.data.fingerprint != other.about["data"]["fingerprint"]:
+            execution = replace(execution, data=None)
+        model, data = load_run(other, execution)
+        stored = other.folder / "report" / "cache" / "training.safetensors"
+        training = self.training_pass(other, model, data, self.cache / "compared.safetensors", stored)
+        return run_name(other), training, model.config
 
 
-def _first(images: Split, limit: int | None) -> Split:
-
-    return images if limit is None else images.subset(torch.arange(min(limit, len(images))))
-
-
-def _reusing(what: str) -> Any:
-    return lambda place: say(f"{what}: used again from {place} (same weights, images and settings)")
+def _reusing(name: str) -> Any:
+    return lambda place: say(f"{name}: used again from {place} (same weights, images and settings)")

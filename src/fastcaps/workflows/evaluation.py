@@ -1,88 +1,73 @@
-"""A run's network on its test images, with every way of routing."""
+"""Evaluate the network of a run on its test images, with every variant of routing."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 
 from fastcaps._files import json_bytes, write_atomically
-from fastcaps._progress import progress_bar
+from fastcaps._progress import progress_bar, say
 from fastcaps.analysis.evaluation import evaluate as evaluate_network
 from fastcaps.analysis.figures import confusion_figure, figure_bytes
 from fastcaps.analysis.results import Evaluation, Other
 from fastcaps.bundled import is_bundled
-from fastcaps.data import batches
+from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
-from fastcaps.nn import FastCapsNet
+from fastcaps.nn import CapsNet, FastCapsNet
 from fastcaps.nn.pretrained import weights_hash
-from fastcaps.training.result import versions
+from fastcaps.training.result import result_of, versions
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import load_run, open_run, select_device, share
+from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run, run_name, share
+
+Part = Literal["test", "validation", "train"]
 
 
 def evaluate(
     run: str | Path | Run,
-    folder: str | Path | None = None,
+    out: str | Path | None = None,
     *,
     coefficients: str | Path | None = None,
-    part: Literal["test", "validation", "train"] = "test",
+    part: Part = "test",
     limit: int | None = None,
-    batch_size: int = 128,
     compare: str | Path | Run | None = None,
-    data_dir: str | Path | None = None,
-    device: str | torch.device = "auto",
-    threads: int | None = None,
-    command_line: str | None = None,
+    result_file: str | Path | None = None,
+    **options: Unpack[ExecutionOptions],
 ) -> Evaluation:
-    """Evaluate a run's network with dynamic, fast and uniform routing.
+    """Evaluate the network of a run with dynamic, fast and uniform routing.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
-        folder: where to write ``evaluation.json`` and ``confusion.png``; nowhere when None.
+        out: folder for ``evaluation.json`` and ``confusion.png``. By default the run folder for the whole test set with
+            the run's own coefficients, and nowhere otherwise.
         coefficients: a file of master coefficients, instead of the run's own.
-        part: of the data set.
+        part: ``"test"``, ``"validation"`` or ``"train"``.
         limit: only the first so many images.
-        batch_size: images at a time.
-        compare: another run, whose network is asked about the same images.
-        data_dir: folder of the data sets' files.
-        device: ``"auto"``, or a device of PyTorch.
-        threads: CPU threads; all by default.
-        command_line: to be stored with the result.
-
-    Returns:
-        What ``evaluation.json`` holds.
+        compare: another run, whose network is evaluated on the same images.
+        result_file: file for the run as one JSON: settings, epochs and this evaluation.
+        options: see `ExecutionOptions`.
     """
-    world, run, target = current(), open_run(run), select_device(device, threads)
-    other, about_other = None, None
-    if compare is not None:
-        compared = open_run(compare)
-        compared.check_comparable(run, part)
-        fixed = compared.about.get("fixed_coefficients")
-        other = (FastCapsNet.from_pretrained(compared.fast_folder) if fixed else compared.model()).to(target)
-        name = compared.folder.name if is_bundled(compared.folder) else str(compared.folder)
-        about_other = Other(name, "fast" if fixed else "dynamic", weights_hash(other))
-        world.check_same(other=about_other.weights)
-    master = run.master(coefficients)
-    model, data = load_run(run, target, data_dir, master=master, test_only=part == "test")
-    parts = {"train": run.training_part, "validation": run.validation_part}
-    images = data.test if part == "test" else parts[part](data)
-    if images is None:
-        raise ValueError(
-            f"{run.folder} held out no images for validation: train with validation images, or take another part"
+    world, run, execution = current(), open_run(run), Execution(**options)
+    if result_file is not None and not run.metrics_file.is_file():
+        raise FileNotFoundError(
+            f"{run.metrics_file} does not exist, and a result has the accuracy of every epoch: take a run that was "
+            "trained here, or write no result"
         )
-    images = images.first(limit)
+    other, about_other = (None, None) if compare is None else _other_network(open_run(compare), run, part, execution)
+    master = run.master(coefficients)
+    model, data = load_run(run, execution, master=master, test_only=part == "test")
+    images = _images(run, data, part).first(limit)
     with progress_bar("evaluating", len(images)) as observe:
-        shown = batches(share(images), batch_size, view=data.augmentation.test_view)
-        result = evaluate_network(model, master, shown, observe, world, other)
+        pairs = batches(share(images), execution.batch_size, view=data.augmentation.test_view)
+        evaluation = evaluate_network(model, master, pairs, observe, world, other)
     evaluation = replace(
-        result,
+        evaluation,
         run=str(run.folder),
-        command=command_line,
+        command=execution.command,
         data=data.name,
         generated=data.generated,
         part=part,
-        batch_size=batch_size,
+        batch_size=execution.batch_size,
         threads=torch.get_num_threads(),
         processes=world.size,
         versions=versions(),
@@ -90,10 +75,39 @@ def evaluate(
         master_range=(float(master.values.min()), float(master.values.max())),
         other=about_other,
     )
-    if folder is not None and world.is_main:
-        folder = Path(folder)
-        confusions = {name: evaluation.variants[name].confusion for name in ("dynamic", "fast")}
-        figure = confusion_figure(confusions, evaluation.class_names)
-        files = {folder / "evaluation.json": json_bytes(evaluation.to_dict())}
-        write_atomically({**files, folder / "confusion.png": figure_bytes(figure)})
+    is_own = part == "test" and limit is None and coefficients is None and compare is None
+    if out is None and is_own and not is_bundled(run.folder):
+        out = run.folder
+    if world.is_main:
+        _write(evaluation, run, None if out is None else Path(out), result_file)
     return evaluation
+
+
+def _other_network(other: Run, run: Run, part: Part, execution: Execution) -> tuple[CapsNet | FastCapsNet, Other]:
+    """Return the network to compare with, as it was trained, and what the result says of it."""
+    other.check_comparable(run, part)
+    fixed = other.about.get("fixed_coefficients")
+    network = FastCapsNet.from_pretrained(other.fast_folder) if fixed else other.model()
+    about = Other(run_name(other), "fast" if fixed else "dynamic", weights_hash(network))
+    current().check_same(other=about.weights)
+    return network.to(execution.select_device()), about
+
+
+def _images(run: Run, data: DataSet, part: Part) -> Split:
+    images = {"test": lambda _: data.test, "train": run.training_part, "validation": run.validation_part}[part](data)
+    if images is None:
+        raise ValueError(
+            f"{run.folder} held out no images for validation: train with validation images, or take another part"
+        )
+    return images
+
+
+def _write(evaluation: Evaluation, run: Run, folder: Path | None, result_file: str | Path | None) -> None:
+    if folder is not None:
+        confusions = {"dynamic": evaluation.dynamic.confusion, "fast": evaluation.fast.confusion}
+        figure = figure_bytes(confusion_figure(confusions, evaluation.class_names))
+        content = json_bytes(evaluation.to_dict())
+        write_atomically({folder / "evaluation.json": content, folder / "confusion.png": figure})
+        say(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json")
+    if result_file is not None:
+        write_atomically({Path(result_file): json_bytes(result_of(run, evaluation.to_dict()))})

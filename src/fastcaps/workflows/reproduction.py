@@ -60,12 +60,12 @@ def reproduce(
         _train(cell, run, target, epochs, test_every, fast_every, data_dir, words)
         run = Run(folder)
     if not run.master_file.is_file():
-        accumulate(run, data_dir=data_dir, device=target, command_line=words)
+        accumulate(run, data_dir=data_dir, device=target, command=words)
     evaluation, _ = run.evaluation_files
     if evaluation.is_file():
         measured = Evaluation.load(evaluation)
     else:
-        measured = evaluate(run, run.folder, data_dir=data_dir, device=target, command_line=words)
+        measured = evaluate(run, data_dir=data_dir, device=target, command=words)
     result = result_of(run, measured.to_dict())
     check_result(result, cell, folder)
     return result

@@ -1,4 +1,4 @@
-"""Export and predict from the command line, as a person with pictures would."""
+"""Predict from the command line, as a person with pictures would."""
 
 import io
 import json
@@ -9,37 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.cli import pictures as shared
+from tests.cli.pictures import invoke
 from tests.runtime.conftest import exported, networks, small_config
-from typer.testing import CliRunner
 
-from fastcaps.cli import app, predict
-from fastcaps.runtime import load
-
-
-def invoke(*arguments, code=0, given=None):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
-    assert result.exit_code == code, result.output
-    return result
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run on pictures of three grey patterns, light on dark, of 20×24."""
-    random = np.random.default_rng(0)
-    folder = tmp_path_factory.mktemp("deploy")
-    for part, count in (("train", 8), ("test", 3)):
-        for number, name in enumerate(("left", "middle", "right")):
-            (folder / "photos" / part / name).mkdir(parents=True)
-            for k in range(count):
-                pixels = random.integers(0, 40, (20, 24))
-                pixels[4:16, 3 + 7 * number : 7 + 7 * number] += 200
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / "photos" / part / name / f"{k}.png")
-    network = ["stem_channels=8", "capsule_types=2", "decoder=[16]", "stem_kernel=5", "primary_kernel=5"]
-    options = [word for change in network for word in ("--set", change)]
-    options += ["--epochs", "12", "--batch-size", "8", "--warmup", "2", "--threads", "1", "--learning-rate", "0.005"]
-    invoke("train", "--data", folder / "photos", "--out", folder / "run", *options)
-    invoke("accumulate", folder / "run", "--threads", 1)
-    return folder / "run"
+run = shared.run
 
 
 @pytest.fixture(scope="module")
@@ -49,42 +23,9 @@ def file(run):
     return path
 
 
-def test_export(run, tmp_path):
-    said = invoke("export", run, tmp_path / "m.onnx", "--threads", 1)
-    assert "m.onnx: fast routing, float32, " in said.stdout
-    assert "on 9 test images; 0 answers differ, lengths by at most " in said.stdout
-    assert f"next: fastcaps predict {tmp_path / 'm.onnx'} IMAGE …" in said.stderr
-    options = ["--routing", "dynamic", "--precision", "int8", "--batch", 2, "--limit", 5, "--threads", 1, "--json"]
-    about = json.loads(invoke("export", run, tmp_path / "d.onnx", *options).stdout)
-    assert about["bytes"] == (tmp_path / "d.onnx").stat().st_size
-    assert (about["routing"], about["precision"], about["batch"]) == ("dynamic", "int8", 2)
-    assert about["accuracy"]["images"] == 5
-    assert about["background"] < 0.2
-    assert about["config"]["class_names"] == ["left", "middle", "right"]
-    assert "data_provenance" in about["provenance"]
-    assert load(tmp_path / "d.onnx", threads=1).predict(np.zeros((5, 1, 20, 24), np.uint8)).shape == (5,)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message", "code"),
-    [
-        (["nowhere", "x.onnx"], "nowhere is no run: it has no run.json", 1),
-        (["mnist", "x.onnx", "--batch", "many"], "--batch many: expected dynamic or a number of images", 2),
-        (["mnist", "x.onnx", "--batch", "0"], "--batch 0: expected dynamic or a number of images", 2),
-        (["mnist", "x.onnx", "--precision", "int4"], "int4", 2),
-        (["mnist", "x.onnx", "--max-drop", "-1"], "--max-drop", 2),
-        (["mnist", "x.onnx", "--routing", "dynamic", "--master", "m"], "--master m has no meaning for dynamic rout", 2),
-    ],
-)
-def test_wrong_exports(arguments, message, code, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert message in invoke("export", *arguments, code=code).stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def pictures(run, tmp_path):
-    """One of each class, as they are, dark on light in colour, and large."""
+    """One of each class, as they are, dark on light in color, and large."""
     folder = tmp_path / "pictures"
     folder.mkdir()
     for name in ("left", "middle", "right"):
@@ -116,7 +57,7 @@ def test_predict_prints_lines(file, pictures):
     assert header == ["image", "fast", "length", "runner-up", "length", "inverted"]
     assert (first[0], first[1], first[-1]) == (str(pictures / "left.png"), "left", "no")
     assert (second[1], second[-1]) == ("right", "yes")
-    assert "1 of 2 pictures were inverted (their edge is unlike the training images'; --invert no keeps" in said.stderr
+    assert "1 of 2 pictures were inverted (their edge is unlike the training images'; --invert no leaves" in said.stderr
     kept = invoke("predict", file, pictures / "right-dark.png", "--invert", "no", "--threads", 1)
     assert kept.stdout.splitlines()[1].endswith("no")
     assert "inverted" not in kept.stderr
@@ -124,8 +65,7 @@ def test_predict_prints_lines(file, pictures):
     assert "1 of 1 pictures were inverted (--invert yes)" in turned.stderr
 
 
-def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(predict, "_PIECE", 2)
+def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_path):
     whole = (pictures / "left.png").read_bytes()
     (pictures / "broken.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty").mkdir()
@@ -145,7 +85,7 @@ def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_pat
 def test_standard_input(file, pictures):
     given = (pictures / "middle.png").read_bytes()
     found = json.loads(invoke("predict", file, "-", "--json", "--threads", 1, given=given).stdout)
-    assert [(entry["image"], entry["fast"]["class"]) for entry in found["images"]] == [("-", "middle")]
+    assert [(entry["image"], entry["fast"]["class"]) for entry in found["images"]] == [("standard input", "middle")]
     refused = invoke("predict", file, "-", "--threads", 1, code=1, given=b"no picture")
     assert "error: standard input can't be decoded as an image (no known image format)" in refused.stderr
 
@@ -175,16 +115,14 @@ def test_a_network_that_comes_with_fastcaps(tmp_path):
 def test_refusals(file, pictures, tmp_path, monkeypatch):
     picture = pictures / "left.png"
     other = invoke("predict", file, picture, "--routing", "both", code=1)
-    assert (
-        "model.onnx was exported with fast routing, --routing both was asked for: export that, too, or" in other.stderr
-    )
+    assert "model.onnx was exported with fast routing, both was asked for: export that, too, or" in other.stderr
     missing = invoke("predict", tmp_path / "none.onnx", picture, code=1)
     assert missing.stderr.endswith("none.onnx does not exist: make it with fastcaps export\n")
     assert "nothing is no run: it has no run.json" in invoke("predict", "nothing", picture, code=1).stderr
     assert invoke("predict", file, code=2)
     monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "torch" else name)
     no_torch = invoke("predict", "mnist", picture, code=1)
-    assert "fastcaps predict with mnist, no .onnx file, needs torch, not installed here" in no_torch.stderr
+    assert "predict with mnist, no .onnx file, needs torch, not installed here" in no_torch.stderr
 
 
 def test_predict_with_a_file_doesnt_import_torch(tmp_path):

@@ -1,0 +1,67 @@
+"""Options that name a variant of the master matrix: filters, method, iteration."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import typer
+
+if TYPE_CHECKING:
+    from fastcaps.master import Filter, Method
+
+
+# Names that the library still has.
+_FORMER = {"per_class": "containers", "keep_fraction": "kept", "max_outlier_fraction": "outlying"}
+
+
+def parse_iteration(text: str) -> int | Literal["after"]:
+    """Return an iteration of ``--iteration``."""
+    if text == "final":
+        return "after"
+    if not text.isdecimal():
+        raise typer.BadParameter(f"--iteration {text}: expected a whole number from 1, or final")
+    return int(text)
+
+
+def parse_method(text: str) -> "Method":
+    """Return a method of ``--method``."""
+    from fastcaps.master import Method
+
+    methods = {"per_class": get_args(Method)[0], "columns": "columns", "pooled": "pooled"}
+    if text not in methods:
+        raise typer.BadParameter(f"--method {text}: expected one of {', '.join(methods)}")
+    return cast("Method", methods[text])
+
+
+def parse_chains(texts: Sequence[str]) -> dict[str, "list[Filter]"]:
+    """Return the chain of filters that each text names, such as ``correct+similarity``."""
+    from fastcaps.master import FILTERS
+
+    chains: dict[str, list[Filter]] = {}
+    for text in texts:
+        names = [] if text == "none" else text.split("+")
+        if not set(names) <= set(FILTERS):
+            expected = f"none, {', '.join(FILTERS)}, or several of these joined by +"
+            raise typer.BadParameter(f"--filter {text}: expected {expected}")
+        chains[text] = [FILTERS[name]() for name in names]
+    return chains
+
+
+def parse_filters(names: Sequence[str], options: Mapping[str, Any]) -> list["Filter"]:
+    """Return the filters of these names, each with those of the options that it has; refuse an option of no filter."""
+    from fastcaps.master import FILTERS
+
+    for name in names:
+        if name not in ("none", *FILTERS):
+            raise typer.BadParameter(f"--filter {name}: expected one of none, {', '.join(FILTERS)}")
+    if "none" in names and len(names) > 1:
+        raise typer.BadParameter(f"--filter none together with {', '.join(n for n in names if n != 'none')}")
+    fields = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in FILTERS.items()}
+    known = {field for names_ in fields.values() for field in names_}
+    options = {option if option in known else _FORMER[option]: value for option, value in options.items()}
+    for option in options:
+        owners = [name for name in fields if option in fields[name]]
+        if not set(owners) & set(names):
+            needed = " or ".join(f"--filter {name}" for name in owners)
+            raise typer.BadParameter(f"--{option.replace('_', '-')} is of no use without {needed}")
+    return [FILTERS[n](**{k: v for k, v in options.items() if k in fields[n]}) for n in names if n != "none"]

@@ -1,0 +1,27 @@
+"""The report on a run."""
+
+import json
+
+import pytest
+
+from fastcaps import workflows
+
+
+def test_report_and_figures(run, data, tmp_path):
+    result = workflows.analyze(run, tmp_path / "report", limit=60, data=data, compare=run, examples=[3])
+    assert (result.folder / "index.html").is_file()
+    assert json.loads((result.folder / "analysis.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    assert result.numbers["training"]["images"] == 60
+    assert result.numbers["compared"]["run"] == str(run)
+    assert result.evaluation.images == 60
+    result.save_figures(file_format="svg")
+    assert {path.stem for path in (result.folder / "figures").iterdir()} == set(result.figures)
+    again = workflows.analyze(run, tmp_path / "report", limit=60, data=data)
+    assert again.evaluation.to_dict() == result.evaluation.to_dict()
+
+
+def test_a_part_is_not_the_report_of_the_run(run, data):
+    with pytest.raises(ValueError, match="made with limit or coefficients is not the run's own report: name a folder"):
+        workflows.analyze(run, limit=10, data=data)
+    with pytest.raises(ValueError, match="mnist comes with fastcaps and is not written to"):
+        workflows.analyze("mnist")
