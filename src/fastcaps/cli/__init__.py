@@ -16,6 +16,7 @@ from fastcaps.cli import (
     evaluate,
     export,
     models,
+    page,
     predict,
     reproduce,
     serve,
@@ -61,6 +62,7 @@ app.command("models")(models.models)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("serve")(serve.serve)
+app.command("page")(page.page)
 app.command("bench")(bench.bench)
 
 

@@ -106,7 +106,8 @@ class _Api:
 
     async def predict(self, request: Request) -> Response:
         model = self._model(request)
-        options = PredictOptions(_routings(request, model), _invert(request))
+        pixels = request.query_params.get("pixels") == "yes"
+        options = PredictOptions(_routings(request, model), _invert(request), pixels)
         pictures = await self._service.pictures(request)
         return JSONResponse(await self._service.predict(model, pictures, options))
 

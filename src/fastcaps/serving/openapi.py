@@ -18,6 +18,12 @@ _ROUTING = {
     "description": "Routing to answer with; dynamic and both need PyTorch on the server, and a run folder.",
     "schema": {"type": "string", "enum": ["fast", "dynamic", "both"]},
 }
+_WITH_PIXELS = {
+    "name": "pixels",
+    "in": "query",
+    "description": "Return the network's input, too.",
+    "schema": {"type": "string", "enum": ["yes", "no"], "default": "no"},
+}
 _BINARY = {"type": "string", "format": "binary"}
 _NUMBER = {"type": "number"}
 _TEXT = {"type": "string"}
@@ -59,6 +65,7 @@ _PREDICTION = {
                 "properties": {
                     "image": {"type": "string", "description": "Name of the picture."},
                     "inverted": {"type": "boolean", "description": "Whether light and dark were swapped."},
+                    "input": _PIXELS,
                     "fast": _ANSWER,
                     "dynamic": _ANSWER,
                     "error": {"type": "string", "description": "Why this picture has no answer."},
@@ -117,7 +124,7 @@ def _predict(settings: Settings) -> dict[str, Any]:
             f"At most {settings.max_images} pictures, {settings.max_body:,} bytes together and {settings.max_pixels:,} "
             "pixels each: PNG, JPEG, WebP, GIF or BMP. A picture that can't be read doesn't touch the others."
         ),
-        "parameters": [_NAME, _ROUTING, _INVERT],
+        "parameters": [_NAME, _ROUTING, _INVERT, _WITH_PIXELS],
         "requestBody": _pictures(),
         "responses": _responses(_PREDICTION, _ERRORS),
     }

@@ -37,10 +37,11 @@ _EXPLORE_QUEUE = 16
 
 
 class PredictOptions(NamedTuple):
-    """What a request asks for: the routings to answer with, and whether to invert."""
+    """What a request asks for: the routings to answer with, whether to invert, whether to return the input."""
 
     routings: tuple[str, ...]
     invert: Invert
+    pixels: bool
 
 
 @final
@@ -178,6 +179,8 @@ class Service:
                 entries.append({"image": picture.name, "error": item})
                 continue
             entry: dict[str, Any] = {"image": picture.name, "inverted": item.inverted}
+            if options.pixels:
+                entry["input"] = _pixels(item.pixels)
             for routing, results in answers.items():
                 entry[routing] = _answer(results[place], model)
             entries.append(entry)
