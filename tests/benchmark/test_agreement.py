@@ -25,15 +25,15 @@ def test_engines_answer_as_float64_does():
     model, coefficients = trained()
     seen: list[int] = []
     rows = agreement.agreement(model, coefficients, batches(), [engines.some_images(CONFIG, 16)], seen.append)
-    assert [row["engine"] for row in rows] == list(COMPARED)
+    assert [row.engine for row in rows] == list(COMPARED)
     assert seen == [4, 3]
     for row in rows:
-        tolerance = 0.05 if row["engine"] == engines.ONNX_INT8 else 1e-5
-        assert row["images"] == 7
-        assert 0 < row["largest_difference"] < tolerance
-        assert row["alone"] < 1e-5
-        assert abs(row["accuracy"] - row["reference_accuracy"]) <= row["changed"] / 7
-    exact = rows[0]["reference_accuracy"]
+        tolerance = 0.05 if row.engine == engines.ONNX_INT8 else 1e-5
+        assert row.images == 7
+        assert 0 < row.largest_difference < tolerance
+        assert row.alone < 1e-5
+        assert abs(row.accuracy - row.reference_accuracy) <= row.changed / 7
+    exact = rows[0].reference_accuracy
     right = sum(int((model(images).lengths.argmax(1) == labels).sum()) for images, labels in batches())
     assert exact == right / 7
 
@@ -42,21 +42,21 @@ def test_an_engine_that_answers_otherwise_is_seen(monkeypatch):
     model, coefficients = trained()
     honest = agreement._lengths
 
-    def lying(made, images):
-        lengths = honest(made, images)
+    def lying(engine, images):
+        lengths = honest(engine, images)
         return lengths[:, ::-1] if len(images) > 1 else lengths
 
     monkeypatch.setattr(agreement, "_lengths", lying)
     for row in agreement.agreement(model, coefficients, batches(), [engines.some_images(CONFIG, 16)]):
-        assert row["changed"] > 0
-        assert row["largest_difference"] > 1e-3
-        assert row["alone"] > 1e-3
+        assert row.changed > 0
+        assert row.largest_difference > 1e-3
+        assert row.alone > 1e-3
 
 
 def test_lengths_that_are_no_numbers_are_refused(monkeypatch):
     model, coefficients = trained()
     honest = agreement._lengths
-    monkeypatch.setattr(agreement, "_lengths", lambda made, images: honest(made, images) * float("nan"))
+    monkeypatch.setattr(agreement, "_lengths", lambda engine, images: honest(engine, images) * float("nan"))
     with pytest.raises(ValueError, match="plain dynamic gives lengths that are no numbers"):
         agreement.agreement(model, coefficients, batches(), [engines.some_images(CONFIG, 2)])
 

@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 
 from fastcaps import CapsNet, CapsNetConfig
 from fastcaps.benchmark import engines, inference, measure
-from fastcaps.benchmark.engines import ENGINES, LAYERS
+from fastcaps.benchmark.aims import aims_of
+from fastcaps.benchmark.efficient import EfficientCapsNet
+from fastcaps.benchmark.engines import ENGINES, LAYERS, Networks
 from fastcaps.benchmark.plain import ConvolutionalBaseline, PlainCapsNet
+from fastcaps.benchmark.results import EngineTime, RoutingTime
 from fastcaps.cli import app
 
 QUICK = inference.Settings.quick()
@@ -38,7 +41,7 @@ def test_every_engine_at_every_batch(found):
         assert row["share_of_peak"] > 0
         assert row["peak_mb"] is None
         if row["shares"] is None:
-            assert row["engine"].endswith("CNN baseline")
+            assert row["engine"].endswith(("CNN baseline", "Efficient-CapsNet"))
         else:
             assert list(row["shares"]) == list(LAYERS)
             assert sum(row["shares"].values()) == pytest.approx(1)
@@ -50,18 +53,43 @@ def test_every_engine_at_every_batch(found):
     assert {"fastcaps", "torch", "Python", "ONNX Runtime"} == set(found["machine"]["versions"])
 
 
-def test_growth_and_aims(found):
+def test_growth_and_disturbance(found):
     sizes = {axis: sorted({row["size"] for row in found["growth"] if row["axis"] == axis}) for axis in QUICK.growth}
     assert sizes == {axis: list(values) for axis, values in QUICK.growth.items()}
-    assert found["aims"] == []  # they are about the real network
-    what = [aim["what"] for aim in inference._aims(found["engines"], found["growth"])]
-    assert what == [f"network, {name}, batch 1" for name in ("folded", "ONNX folded", "ONNX folded int8")]
-    rows = [{"engine": engines.FOLDED_AUTO, "batch": 128, "times_faster": 5.0}]
-    growth = [{"axis": "batch", "routing": "folded", "size": 128, "times_faster": 59.0}]
-    assert [(aim["aim"], aim["measured"], aim["met"]) for aim in inference._aims(rows, growth)] == [
-        (60, 59.0, False),
-        (4.5, 5.0, True),
-    ]
+    assert found["aims"] == []  # they are about the paper's network
+    plain = [row["ms_per_image"] for row in found["engines"] if row["engine"] == engines.PLAIN]
+    assert [(row["engine"], row["batch"]) for row in found["disturbance"]] == [(engines.PLAIN, 1), (engines.PLAIN, 2)]
+    assert [row["ms_per_image"] for row in found["disturbance"]] == plain
+    assert all(row["alone_ms_per_image"] > 0 for row in found["disturbance"])
+
+
+def engine_time(name: str, batch: int, ms: float, size: float = 1.0) -> EngineTime:
+    return EngineTime(
+        engine=name, batch=batch, ms_per_image=ms, quartiles=(ms, ms), images_per_second=1e3 / ms, times_faster=10 / ms,
+        peak_mb=None, size_mb=size, shares=None, share_of_peak=0.1,
+    )  # fmt: skip
+
+
+def test_aims():
+    ms = dict.fromkeys(ENGINES, 1.0) | {engines.PLAIN: 10, engines.COMPRESSED: 0.8, engines.ONNX_COMPRESSED_INT8: 0.5}
+    rows = [engine_time(name, 1, ms[name], 2.0) for name in ENGINES]
+    aims = {aim.what: (aim.aim, aim.measured, aim.met) for aim in aims_of(rows, ())}
+    assert aims == {
+        "folded, batch 1, than plain": (2, 10.0, True),
+        "ONNX folded, batch 1, than plain": (2, 10.0, True),
+        "ONNX folded int8, batch 1, than plain": (4, 10.0, True),
+        "ONNX compressed int8, batch 1, than plain": (15, 20.0, True),
+        "ONNX compressed int8, batch 1, than ONNX Efficient-CapsNet": (1.5, 2.0, True),
+        "ONNX compressed int8, batch 1, than Efficient-CapsNet": (1.5, 2.0, True),
+        "ONNX compressed, batch 1, than ONNX Efficient-CapsNet": (1, 1.0, True),
+        "compressed, batch 1, than Efficient-CapsNet": (1, 1.25, True),
+        "file, compressed, int8": (1.5, 2.0, False),
+    }
+    growth = RoutingTime(
+        axis="batch", size=128, routing="folded", ms_per_image=1, quartiles=(1, 1), times_faster=59.0, peak_mb=None
+    )
+    (layer,) = aims_of([], [growth])
+    assert (layer.aim, layer.measured, layer.met) == (60, 59.0, False)
 
 
 def test_what_needs_too_much_memory_is_skipped_and_said(monkeypatch):
@@ -86,12 +114,13 @@ def test_the_tables():
 def test_all_engines_are_the_same_network(changes):
     """Dynamic ones give the same lengths, folded ones too, and the two baselines the same scores."""
     config = dataclasses.replace(QUICK.config, **changes)
-    images = engines.some_images(config, 4)
+    images, networks = engines.some_images(config, 4), Networks(config, cnn_channels=QUICK.cnn_channels)
     answers = {}
     for name in ENGINES:
-        out = engines.engine(name, config, 1, QUICK.cnn_channels).run(images)
+        out = engines.engine(name, networks, 1).run(images)
         if isinstance(out, list):
-            answers[name] = out[0]
+            # Lengths come first in graphs of our own, last in exported modules.
+            answers[name] = out[-1] if name == engines.ONNX_EFFICIENT else out[0]
         elif isinstance(out, torch.Tensor):
             answers[name] = (out.norm(dim=-1) if out.ndim == 3 else out).numpy()
         else:
@@ -100,6 +129,9 @@ def test_all_engines_are_the_same_network(changes):
         (engines.PLAIN, [engines.DYNAMIC, engines.ONNX_DYNAMIC], 1e-5),
         (engines.FAST_VOTES, [engines.FOLDED, engines.WINOGRAD, engines.FOLDED_AUTO, engines.ONNX], 1e-5),
         (engines.FAST_VOTES, [engines.ONNX_INT8], 0.02),
+        (engines.COMPRESSED, [engines.ONNX_COMPRESSED], 1e-5),
+        (engines.COMPRESSED, [engines.ONNX_COMPRESSED_INT8], 0.02),
+        (engines.EFFICIENT, [engines.ONNX_EFFICIENT], 1e-5),
         (engines.CNN, [engines.ONNX_CNN], 1e-5),
     ):
         for other in others:
@@ -120,11 +152,47 @@ def test_the_baseline_has_the_parameters_that_its_authors_name():
     assert round(sum(p.numel() for p in baseline.parameters()) / 1e6, 1) == 35.4
 
 
+def test_efficient_capsnet_has_the_parameters_that_its_authors_name():
+    network = EfficientCapsNet(CapsNetConfig.mnist())
+    assert round(sum(p.numel() for p in network.parameters()) / 1e3) in (161, 162)
+    assert network(torch.rand(2, 1, 28, 28)).shape == (2, 10, 16)
+
+
+def test_efficient_capsnet_follows_its_paper():
+    """Self-attention with all pairs of votes, in loops."""
+    torch.manual_seed(0)
+    routing = EfficientCapsNet(CapsNetConfig.mnist(classes=3)).double().routing
+    torch.nn.init.normal_(routing.bias)
+    lower = torch.randn(2, 16, 8, dtype=torch.float64)
+    weight = routing.weight.detach().numpy().reshape(16, 8, 3, 16)
+    votes = np.einsum("bid,idje->bije", lower.numpy(), weight)
+    expected = np.zeros((2, 3, 16))
+    for b in range(2):
+        scores = np.array(
+            [[sum(votes[b, i, j] @ votes[b, k, j] for k in range(16)) for j in range(3)] for i in range(16)]
+        )
+        shares = np.exp(scores / 4)
+        coefficients = shares / shares.sum(1, keepdims=True) + routing.bias.detach().numpy()[:, :, 0]
+        for j in range(3):
+            s = (coefficients[:, j, None] * votes[b, :, j]).sum(0)
+            length = np.linalg.norm(s)
+            expected[b, j] = (1 - np.exp(-length)) * s / length
+    np.testing.assert_allclose(routing(lower).detach().numpy(), expected, rtol=1e-5)
+
+
+def test_an_unknown_engine_and_too_small_images_are_refused():
+    with pytest.raises(ValueError, match="there is no engine 'abacus', expected one of plain dynamic"):
+        engines.engine("abacus", QUICK.networks, 1)
+    small = dataclasses.replace(QUICK.config, height=10, width=10, stem_kernel=3, primary_kernel=3)
+    with pytest.raises(ValueError, match="images of 10×10 are too small for Efficient-CapsNet"):
+        EfficientCapsNet(small)
+
+
 def test_multiply_adds():
     config = CapsNetConfig.mnist()
     folded = 20 * 20 * 256 * 81 + 36 * 256 * 256 * 81 + 9216 * 160
-    assert engines.multiplications(config, "fast") == folded
-    assert engines.multiplications(config, "dynamic") == folded + 5 * 1152 * 160
+    assert engines.engine(engines.FOLDED, Networks(config), 1).multiply_adds == folded
+    assert engines.dynamic_multiply_adds(config) == folded + 5 * 1152 * 160
 
 
 def test_plain_networks_train_the_weights_they_were_given():
@@ -141,8 +209,27 @@ def test_medians_and_quartiles(monkeypatch):
     turns: list[int] = []
     found = measure.measured({"a": lambda: None, "b": lambda: None}, 5, observe=turns.append)
     assert found["a"] == measure.Measured(1.0, 1.0, 1.0)
-    assert len(turns) == 14
+    assert len(turns) == 12
     assert measure._summary([1.0, 2.0, 3.0, 4.0, 50.0]) == measure.Measured(3.0, 2.0, 4.0)
+
+
+def test_a_slow_variant_takes_fewer_turns(monkeypatch):
+    now = 0.0
+    calls = {"slow": 0, "fast": 0}
+
+    def call(name: str, seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        calls[name] += 1
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    variants = {"slow": lambda: call("slow", 2.0), "fast": lambda: call("fast", 0.25)}
+    found = measure.measured(variants, 9, 0.5, budget=3.0)
+    assert found["slow"].median == 2.0
+    assert found["fast"].median == 0.25
+    # Two calls of the turn that warms up and of the first that counts, one of the next two.
+    assert calls["slow"] == 6
+    assert calls["fast"] > 10
 
 
 SMALL = dict.fromkeys("bidjer", 2)
@@ -157,8 +244,8 @@ def test_memory_in_a_process_of_its_own():
     # With something small first, what is made counts, too: 5.9 MB of weights.
     assert (measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) or 0) > 5
     for name in (engines.FOLDED_AUTO, engines.ONNX_INT8):
-        arguments = (name, QUICK.config.to_dict(), 1, 2, QUICK.cnn_channels)
-        peak = measure.peak_memory(engines.once, *arguments, small=arguments)
-        assert peak is not None
-        assert peak >= 0
+        arguments = (name, QUICK.networks, 1, 2)
+        peaks = measure.peak_memories(inference.run_twice, [arguments, arguments], small=arguments)
+        assert len(peaks) == 2
+        assert all(peak is not None and peak >= 0 for peak in peaks)
     assert measure.peak_memory(inference.routing, "nothing", {}, 1) is None

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from fastcaps import CapsNetConfig, bundled
 from fastcaps.benchmark.agreement import COMPARED
+from fastcaps.benchmark.results import Benchmark
 from fastcaps.cli import app
 from fastcaps.training import Run
 
@@ -60,12 +61,17 @@ except SystemExit as done:
     assert done.stdout.splitlines()[-1] == "0 False"
 
 
+EMPTY = Benchmark(
+    machine={}, settings={}, multiply_adds_per_second=1, engines=(), disturbance=(), growth=(), skipped=(), aims=()
+)
+
+
 def test_bench_takes_a_networks_sizes(monkeypatch):
     asked = []
 
     def measure(settings, observe):
         asked.append(settings)
-        return {}
+        return EMPTY
 
     monkeypatch.setattr("fastcaps.benchmark.inference.bench", measure)
     for arguments in (["mnist"], ["cifar10", "--batch", 2], []):
@@ -82,12 +88,13 @@ def test_bench_takes_a_networks_sizes(monkeypatch):
 
 
 def test_bench_compares_answers(monkeypatch, tmp_path):
-    monkeypatch.setattr("fastcaps.benchmark.inference.bench", lambda settings, observe: {})
+    monkeypatch.setattr("fastcaps.benchmark.inference.bench", lambda settings, observe: EMPTY)
     network = [f"--set={value}" for value in ("stem_channels=8", "capsule_types=2")]
     folder = tmp_path / "digits"
     invoke("train", "--data", "digits", "--out", folder, "--epochs", 1, "--threads", 1, *network)
     invoke("accumulate", folder, "--threads", 1)
-    found = json.loads(invoke("bench", folder, "--compare", 5, "--json", "--threads", 1).stdout)
+    found = json.loads(invoke("bench", folder, "--check-images", 5, "--json", "--threads", 1).stdout)
     assert {row["engine"]: row["images"] for row in found["answers"]} == dict.fromkeys(COMPARED, 5)
     refused = invoke("bench", "--compare", 5, code=2).stderr
-    assert "--compare needs a trained network: give a run, or a name such as mnist" in " ".join(refused.split())
+    assert "--compare is deprecated, use --check-images" in refused
+    assert "--check-images needs a trained network: give a run, or a name such as mnist" in " ".join(refused.split())

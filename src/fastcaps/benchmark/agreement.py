@@ -1,7 +1,8 @@
 """Whether all engines answer alike: a trained network on real images, against ordinary convolution in float64."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from fastcaps.benchmark.engines import (
     PLAIN,
     WINOGRAD,
     Engine,
+    Networks,
     engine,
 )
+from fastcaps.benchmark.results import Answers
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsuleNetwork
 
@@ -44,55 +47,68 @@ def agreement(
     model: CapsNet,
     coefficients: Tensor,
     tests: Iterable[tuple[Tensor, Tensor]],
-    calibration: list[Tensor],
+    calibration: Sequence[Tensor],
     observe: Callable[[int], None] = lambda images: None,
-) -> list[dict[str, Any]]:
-    """For each engine, how its answers differ from the reference's.
+) -> tuple[Answers, ...]:
+    """Return for each engine how its answers differ from the reference's.
 
     Args:
         model: a trained network.
-        coefficients: of its folded sibling, ``(i j)``.
+        coefficients: of its folded network, ``(i j)``.
         tests: batches of test images, bytes ``(b c h w)``, and labels ``(b)``.
         calibration: batches of training images, bytes, for int8.
         observe: told how many images were just done.
-
-    Returns:
-        An entry for each of `COMPARED`: ``accuracy`` and ``reference_accuracy``; ``changed`` answers of ``images``;
-        ``largest_difference`` of a length, and the largest between an image in its batch and ``alone``.
     """
     references = {"dynamic": _exact(model), "fast": _exact(fold(model, coefficients))}
-    threads = torch.get_num_threads()
-    made = {
-        name: engine(name, model.config, threads, trained=(model, coefficients), calibration=calibration)
-        for name in COMPARED
-    }
-    found: dict[str, dict[str, Any]] = {
-        name: {"engine": name, "images": 0, "correct": 0, "reference_correct": 0, "changed": 0}
-        | {"largest_difference": 0.0, "alone": 0.0}
-        for name in COMPARED
-    }
+    networks = Networks(model.config, trained=(model, coefficients), calibration=tuple(calibration))
+    counts = {name: _Counts(engine(name, networks, torch.get_num_threads())) for name in COMPARED}
     for images, labels in tests:
-        truth = labels.numpy()
         exact = {name: network(images.double() / 255).lengths.numpy() for name, network in references.items()}
-        for name, row in found.items():
-            expected, lengths = exact[COMPARED[name]], _lengths(made[name], images)
-            first = _lengths(made[name], images[:1])
-            row["images"] += len(truth)
-            row["correct"] += int((lengths.argmax(1) == truth).sum())
-            row["reference_correct"] += int((expected.argmax(1) == truth).sum())
-            row["changed"] += int((lengths.argmax(1) != expected.argmax(1)).sum())
-            if not np.isfinite(lengths).all():
-                raise ValueError(f"{name} gives lengths that are no numbers")
-            for key, difference in (("largest_difference", lengths - expected), ("alone", lengths[:1] - first)):
-                row[key] = max(row[key], float(np.abs(difference).max(initial=0)))
-        observe(len(truth))
-    if any(not row["images"] for row in found.values()):
+        for name, count in counts.items():
+            count.add(name, images, labels.numpy(), exact[COMPARED[name]])
+        observe(len(labels))
+    if any(not count.images for count in counts.values()):
         raise ValueError("there are no images to compare the engines on")
-    return [
-        {key: value for key, value in row.items() if "correct" not in key}
-        | {"accuracy": row["correct"] / row["images"], "reference_accuracy": row["reference_correct"] / row["images"]}
-        for row in found.values()
-    ]
+    return tuple(count.answers(name) for name, count in counts.items())
+
+
+@dataclass
+class _Counts:
+    """What an engine answered so far."""
+
+    engine: Engine
+    images: int = 0
+    correct: int = 0
+    reference_correct: int = 0
+    changed: int = 0
+    largest_difference: float = 0.0
+    alone: float = 0.0
+
+    def add(self, name: str, images: Tensor, truth: NDArray[np.int64], expected: NDArray[np.float64]) -> None:
+        lengths, first = _lengths(self.engine, images), _lengths(self.engine, images[:1])
+        if not np.isfinite(lengths).all():
+            raise ValueError(f"{name} gives lengths that are no numbers")
+        self.images += len(truth)
+        self.correct += int((lengths.argmax(1) == truth).sum())
+        self.reference_correct += int((expected.argmax(1) == truth).sum())
+        self.changed += int((lengths.argmax(1) != expected.argmax(1)).sum())
+        self.largest_difference = max(self.largest_difference, _largest(lengths - expected))
+        self.alone = max(self.alone, _largest(lengths[:1] - first))
+
+    def answers(self, name: str) -> Answers:
+        return Answers(
+            engine=name,
+            images=self.images,
+            changed=self.changed,
+            largest_difference=self.largest_difference,
+            alone=self.alone,
+            accuracy=self.correct / self.images,
+            reference_accuracy=self.reference_correct / self.images,
+        )
+
+
+def _largest(differences: NDArray[np.floating]) -> float:
+    return float(np.abs(differences).max(initial=0))
 
 
 def _exact(network: CapsuleNetwork) -> CapsuleNetwork:
@@ -101,8 +117,8 @@ def _exact(network: CapsuleNetwork) -> CapsuleNetwork:
     return exact
 
 
-def _lengths(made: Engine, images: Tensor) -> NDArray[np.float32]:
-    answer: Any = made.run(images)
+def _lengths(engine: Engine, images: Tensor) -> NDArray[np.float32]:
+    answer: Any = engine.run(images)
     if isinstance(answer, list):
         lengths: NDArray[np.float32] = answer[0]
     elif isinstance(answer, Tensor):

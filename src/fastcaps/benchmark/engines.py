@@ -1,9 +1,10 @@
-"""Every way to run the same network, behind one face: images in, capsules out, with its size and its layers' shares."""
+"""All engines behind one interface: images in, an answer out, with its size and the shares of its layers."""
 
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,18 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastcaps.benchmark.efficient import EfficientCapsNet
 from fastcaps.benchmark.plain import ConvolutionalBaseline, PlainCapsNet
+from fastcaps.compression import Size, multiply_adds
 from fastcaps.exporting.exporter import calibrated
 from fastcaps.exporting.graph import network_graph
+from fastcaps.exporting.module import module_graph
 from fastcaps.master import fold
-from fastcaps.nn import CapsNet, CapsNetConfig
+from fastcaps.nn import CapsNet, CapsNetConfig, FastCapsNet
+from fastcaps.nn.fusion import fuse_batch_norm
 
-# In PyTorch unless the name says ONNX; "folded" alone takes for each batch the fastest way of convolution.
+# In PyTorch unless the name says ONNX; "folded" alone takes the fastest convolution for each batch size.
 PLAIN, DYNAMIC, FAST_VOTES = "plain dynamic", "dynamic", "fast, votes × C"
 FOLDED, WINOGRAD, FOLDED_AUTO = "folded, nn.Conv2d", "folded, Winograd", "folded"
 ONNX_DYNAMIC, ONNX, ONNX_INT8 = "ONNX dynamic", "ONNX folded", "ONNX folded int8"
+COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8 = "compressed", "ONNX compressed", "ONNX compressed int8"
+EFFICIENT, ONNX_EFFICIENT = "Efficient-CapsNet", "ONNX Efficient-CapsNet"
 CNN, ONNX_CNN = "CNN baseline", "ONNX CNN baseline"
-ENGINES = (PLAIN, DYNAMIC, FAST_VOTES, FOLDED, WINOGRAD, FOLDED_AUTO, ONNX_DYNAMIC, ONNX, ONNX_INT8, CNN, ONNX_CNN)
+ENGINES = (
+    PLAIN, DYNAMIC, FAST_VOTES, FOLDED, WINOGRAD, FOLDED_AUTO, ONNX_DYNAMIC, ONNX, ONNX_INT8,
+    COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8, EFFICIENT, ONNX_EFFICIENT, CNN, ONNX_CNN,
+)  # fmt: skip
 LAYERS = ("stem", "PrimaryCaps", "routing")
 
 _CALIBRATION = 64
@@ -30,114 +40,168 @@ _CALIBRATION = 64
 
 @dataclass(frozen=True)
 class Engine:
-    """One way.
+    """One way to run a network.
 
     Attributes:
         run: images, bytes ``(b c h w)``, to an answer.
-        size: bytes of its weights, in ONNX of the whole file.
-        shares: images to the share of time of each of `LAYERS`; None for the baseline, which has others.
-        multiplications: multiply-adds of an image, counted as ordinary convolution and votes.
+        size: bytes of its weights; in ONNX of the whole file.
+        shares: images to the share of each of `LAYERS` in the time; None for a network with other layers.
+        multiply_adds: per image, counted as ordinary convolution and votes.
     """
 
     run: Callable[[Tensor], object]
     size: int
     shares: Callable[[Tensor], dict[str, float]] | None
-    multiplications: int
+    multiply_adds: int
 
 
-def engine(
-    name: str,
-    config: CapsNetConfig,
-    threads: int,
-    cnn_channels: tuple[int, int, int] = (256, 256, 128),
-    trained: tuple[CapsNet, Tensor] | None = None,
-    calibration: list[Tensor] | None = None,
-) -> Engine:
-    """One of `ENGINES`.
+@dataclass(frozen=True)
+class Networks:
+    """The networks that engines run. Untrained ones do: the time doesn't depend on the weights.
+
+    Attributes:
+        config: of the whole network.
+        compressed_size: of the compressed network; three eighths of the types and maps when None.
+        cnn_channels: of the convolutional baseline.
+        trained: a network and coefficients ``(i j)``; random weights when None.
+        calibration: batches of training images, bytes, for the ranges of int8; noise when empty.
+    """
+
+    config: CapsNetConfig
+    compressed_size: Size | None = None
+    cnn_channels: tuple[int, int, int] = (256, 256, 128)
+    trained: tuple[CapsNet, Tensor] | None = None
+    calibration: tuple[Tensor, ...] = field(default=())
+
+    @cached_property
+    def model(self) -> CapsNet:
+        """The network with dynamic routing."""
+        torch.manual_seed(0)
+        return self.trained[0] if self.trained else CapsNet(self.config).eval()
+
+    @cached_property
+    def coefficients(self) -> Tensor:
+        """Those of the folded network, ``(i j)``."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (self.config.lower_capsules, self.config.classes)
+        return self.trained[1] if self.trained else torch.rand(shape, generator=generator)
+
+    def folded(self) -> FastCapsNet:
+        """Return the folded network."""
+        return fold(self.model, self.coefficients)
+
+    def compressed(self) -> FastCapsNet:
+        """Return a folded network of the size of the compressed one, untrained."""
+        whole = Size.of(self.config)
+        size = self.compressed_size or Size(max(1, 3 * whole.types // 8), max(1, 3 * whole.maps // 8))
+        torch.manual_seed(0)
+        return FastCapsNet(size.config(self.config)).eval()
+
+
+def engine(name: str, networks: Networks, threads: int) -> Engine:
+    """Return one of `ENGINES`.
 
     Args:
         name: of the engine.
-        config: of the network.
+        networks: what it runs.
         threads: for ONNX Runtime; PyTorch has its own number.
-        cnn_channels: of the convolutional baseline.
-        trained: a network and coefficients ``(i j)``. When None the weights are as they are before training: how long
-            it takes doesn't depend on them.
-        calibration: batches of training images, bytes, for the ranges of int8; noise when None.
     """
-    torch.manual_seed(0)
+    if name in (EFFICIENT, ONNX_EFFICIENT):
+        return _efficient(networks.config, threads if name == ONNX_EFFICIENT else None)
     if name in (CNN, ONNX_CNN):
-        baseline = ConvolutionalBaseline(config, cnn_channels)
-        count = _baseline_multiplications(baseline, config)
-        if name == CNN:
-            return Engine(lambda images: baseline(images / 255), _weights(baseline), None, count)
-        content = baseline.onnx(config).SerializeToString()
-        return Engine(_Session(content, threads).run, len(content), None, count)
-    model, coefficients = trained or (CapsNet(config).eval(), torch.rand(config.lower_capsules, config.classes))
-    fast = fold(model, coefficients)
-    count = multiplications(config, "dynamic" if name in (PLAIN, DYNAMIC, ONNX_DYNAMIC) else "fast")
-    if name in (ONNX_DYNAMIC, ONNX, ONNX_INT8):
-        network = model if name == ONNX_DYNAMIC else fast
-        weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
-        seen = calibration or [some_images(config, _CALIBRATION)]
-        ranges = calibrated(fast, seen) if name == ONNX_INT8 else None
-        routing = "dynamic" if name == ONNX_DYNAMIC else "fast"
-        content = network_graph(config, weights, routing, ranges).SerializeToString()
-        return Engine(
-            _Session(content, threads).run, len(content), lambda images: _profiled(content, threads, images), count
-        )
-    modules: dict[str, nn.Module] = {
-        PLAIN: PlainCapsNet(model),
-        FAST_VOTES: PlainCapsNet(model, coefficients.to(model.routing.weight)),
-        DYNAMIC: model,
-        FOLDED: fast,
-        WINOGRAD: fast,
-        FOLDED_AUTO: fast,
-    }
-    module = modules[name]
+        return _convolutional(networks, threads if name == ONNX_CNN else None)
+    if name in (PLAIN, DYNAMIC, FAST_VOTES, ONNX_DYNAMIC):
+        return _with_votes(name, networks, threads)
+    fast = networks.compressed() if name in (COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8) else networks.folded()
+    count = multiply_adds(fast.config)
+    if name in (ONNX, ONNX_COMPRESSED):
+        return _from_graph(fast, "fast", threads, count)
+    if name in (ONNX_INT8, ONNX_COMPRESSED_INT8):
+        images = networks.calibration or (some_images(fast.config, _CALIBRATION),)
+        return _from_graph(fast, "fast", threads, count, calibrated(fast, images))
     if name in (FOLDED, WINOGRAD):
         fast.primary.convolution = "direct" if name == FOLDED else "winograd"
+    elif name not in (FOLDED_AUTO, COMPRESSED):
+        raise ValueError(f"there is no engine {name!r}, expected one of {', '.join(ENGINES)}")
+    return _from_module(fast, count)
 
+
+def some_images(config: CapsNetConfig, count: int) -> Tensor:
+    """Return noise as images, bytes ``(b c h w)``."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (count, config.channels, config.height, config.width)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def dynamic_multiply_adds(config: CapsNetConfig) -> int:
+    """Return the multiply-adds per image with dynamic routing: a sum per iteration, an agreement after all but one."""
+    votes = config.lower_capsules * config.classes * config.class_dimension
+    return multiply_adds(config) + votes * (2 * config.iterations - 1)
+
+
+def _with_votes(name: str, networks: Networks, threads: int) -> Engine:
+    model, count = networks.model, dynamic_multiply_adds(networks.config)
+    if name == ONNX_DYNAMIC:
+        return _from_graph(model, "dynamic", threads, count)
+    if name == DYNAMIC:
+        return _from_module(model, count)
+    if name == PLAIN:
+        return _from_module(PlainCapsNet(model), count)
+    coefficients = networks.coefficients.to(model.routing.weight)
+    return _from_module(PlainCapsNet(model, coefficients), multiply_adds(networks.config))
+
+
+def _convolutional(networks: Networks, threads: int | None) -> Engine:
+    torch.manual_seed(0)
+    baseline = ConvolutionalBaseline(networks.config, networks.cnn_channels)
+    count = _count(baseline, networks.config)
+    if threads is None:
+        return Engine(lambda images: baseline(images / 255), _weights(baseline), None, count)
+    content = baseline.onnx(networks.config).SerializeToString()
+    return Engine(Session(content, threads).run, len(content), None, count)
+
+
+def _efficient(config: CapsNetConfig, threads: int | None) -> Engine:
+    """Efficient-CapsNet with its BatchNorm merged into the convolutions, as a user in a hurry would run it."""
+    torch.manual_seed(0)
+    network = EfficientCapsNet(config).eval()
+    fuse_batch_norm(network, sequential=True)
+    network.requires_grad_(False)
+    count = _count(network, config)
+    if threads is None:
+        return Engine(network, _weights(network), None, count)
+    content = module_graph(network, some_images(config, 1)).model.SerializeToString()
+    return Engine(Session(content, threads).run, len(content), None, count)
+
+
+def _from_module(module: nn.Module, count: int) -> Engine:
     def run(images: Tensor) -> object:
         return module(images / 255)
 
     return Engine(run, _weights(module), lambda images: _watched(module, run, images), count)
 
 
-def some_images(config: CapsNetConfig, count: int) -> Tensor:
-    """Bytes ``(b c h w)``."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (count, config.channels, config.height, config.width)
-    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+def _from_graph(network: CapsNet | FastCapsNet, routing: str, threads: int, count: int, ranges: Any = None) -> Engine:
+    weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
+    content = network_graph(network.config, weights, routing, ranges).SerializeToString()
+    session = Session(content, threads)
+    return Engine(session.run, len(content), lambda images: _profiled(content, threads, images), count)
 
 
-def once(name: str, config: dict[str, Any], threads: int, batch: int, cnn_channels: tuple[int, int, int]) -> Any:
-    """An engine, asked for two batches; importable, for a process of its own."""
-    torch.set_grad_enabled(False)
-    torch.set_num_threads(threads)
-    run = engine(name, CapsNetConfig.from_dict(config), threads, cnn_channels).run
-    images = some_images(CapsNetConfig.from_dict(config), batch)
-    return lambda: [run(images) for _ in range(2)]
+def _count(network: nn.Module, config: CapsNetConfig) -> int:
+    """Multiply-adds per image of the convolutions and matrix products, from the shapes they see."""
+    counts: list[int] = []
 
+    def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        weight: Tensor = module.weight  # type: ignore[assignment]
+        counts.append(weight.numel() * (output.shape[2:].numel() if isinstance(module, nn.Conv2d) else 1))
 
-def multiplications(config: CapsNetConfig, routing: str) -> int:
-    """Multiply-adds of one image, the convolutions counted as ordinary ones."""
-    (stem_h, stem_w), (grid_h, grid_w) = config.stem_size, config.grid
-    stem = stem_h * stem_w * config.stem_channels * config.channels * config.stem_kernel**2
-    outputs = config.capsule_types * config.lower_dimension
-    primary = grid_h * grid_w * outputs * config.stem_channels * config.primary_kernel**2
-    votes = config.lower_capsules * config.classes * config.class_dimension
-    # Votes, or the folded product; then a sum in each iteration and an agreement after all but the last.
-    looped = votes * (2 * config.iterations - 1) if routing == "dynamic" else 0
-    return stem + primary + votes * config.lower_dimension + looped
-
-
-def _baseline_multiplications(baseline: ConvolutionalBaseline, config: CapsNetConfig) -> int:
-    places = config.height * config.width
-    counts = [
-        layer.weight.numel() * (places if isinstance(layer, nn.Conv2d) else 1)
-        for layer in baseline
-        if isinstance(layer, nn.Conv2d | nn.Linear)
-    ]
+    layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(add) for layer in layers]
+    with torch.no_grad():
+        network(some_images(config, 1) / 255)
+    for hook in hooks:
+        hook.remove()
     return sum(counts)
 
 
@@ -147,8 +211,11 @@ def _weights(module: nn.Module) -> int:
     )
 
 
-class _Session:
-    """An ONNX Runtime session as an engine: no piece is cut, so that a batch is what it is for all."""
+class Session:
+    """An ONNX Runtime session as an engine: a batch is never split, and its threads don't spin after a call.
+
+    Threads that spin take the cores from whatever runs next: in turns with them everything else looks slower.
+    """
 
     def __init__(self, content: bytes, threads: int, profile: Path | None = None) -> None:
         import onnxruntime
@@ -157,18 +224,19 @@ class _Session:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
         self.session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
     def run(self, images: Tensor) -> object:
-        """All outputs."""
+        """Return all outputs."""
         return self.session.run(None, {"images": images.numpy()})
 
 
 def _watched(module: nn.Module, run: Callable[[Tensor], object], images: Tensor) -> dict[str, float]:
-    """Shares of a PyTorch network's layers, over a few runs."""
+    """Shares of the layers of a PyTorch network, over a few runs."""
     seconds = dict.fromkeys(LAYERS, 0.0)
     started: dict[str, float] = {}
     hooks = []
@@ -183,29 +251,26 @@ def _watched(module: nn.Module, run: Callable[[Tensor], object], images: Tensor)
 
         hooks += [part.register_forward_pre_hook(before), part.register_forward_hook(after)]
     run(images)
-    seconds.update(dict.fromkeys(LAYERS, 0.0))  # the first warmed up
-    for _ in range(3):
-        run(images)
     for hook in hooks:
         hook.remove()
     return _shares(seconds)
 
 
 def _profiled(content: bytes, threads: int, images: Tensor) -> dict[str, float]:
-    """Shares of an ONNX graph's layers, from ONNX Runtime's own profile.
+    """Shares of the layers of an ONNX graph, from the profile of ONNX Runtime.
 
-    Nodes come in the order in which they run: the first convolution ends the stem; PrimaryCaps goes on to where the
-    lower capsules are brought in shape for the routing layer.
+    Nodes come in the order in which they run: the first convolution ends the stem; PrimaryCaps lasts until the lower
+    capsules are reshaped for the routing layer.
     """
     with TemporaryDirectory() as folder:
-        session = _Session(content, threads, Path(folder) / "profile")
-        for _ in range(4):
+        session = Session(content, threads, Path(folder) / "profile")
+        for _ in range(3):
             session.run(images)
         events = json.loads(Path(session.session.end_profiling()).read_bytes())
     seconds = dict.fromkeys(LAYERS, 0.0)
     nodes = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
     layer = 0
-    for event in nodes[len(nodes) // 4 :]:  # the first run warmed up
+    for event in nodes[len(nodes) // 3 :]:  # the first run warms up
         name = event["name"]
         if layer == 1 and name.startswith(("flat", "by_capsule", "routing", "capsules_input")):
             layer = 2

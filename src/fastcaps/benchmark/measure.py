@@ -1,13 +1,14 @@
-"""Time and memory, measured fairly: variants take turns, medians are compared, memory is a process of its own."""
+"""Time and memory: variants take turns and medians are compared; memory is measured in processes of their own."""
 
 import ctypes
 import gc
+import math
 import multiprocessing
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +29,7 @@ class Measured(NamedTuple):
 
 
 def machine() -> dict[str, Any]:
-    """What this runs on: processor, threads, versions."""
+    """Return what this runs on: processor, threads, versions."""
     versions = {"fastcaps": __version__, "torch": torch.__version__, "Python": platform.python_version()}
     with suppress(PackageNotFoundError):
         versions["ONNX Runtime"] = version("onnxruntime")
@@ -42,11 +43,11 @@ def machine() -> dict[str, Any]:
 
 
 def print_machine() -> None:
-    """The same in words."""
-    found = machine()
-    print(f"processor  {found['processor']}, {found['cores']} cores, {found['instructions']}")
-    print(f"threads    {found['threads']}")
-    print(f"versions   {', '.join(f'{name} {number}' for name, number in found['versions'].items())}")
+    """Print the same in words."""
+    about = machine()
+    print(f"processor  {about['processor']}, {about['cores']} cores, {about['instructions']}")
+    print(f"threads    {about['threads']}")
+    print(f"versions   {', '.join(f'{name} {number}' for name, number in about['versions'].items())}")
 
 
 def measured(
@@ -54,38 +55,50 @@ def measured(
     repetitions: int = 9,
     least: float = 0.0,
     observe: Callable[[int], None] = lambda turns: None,
+    budget: float = math.inf,
 ) -> dict[str, Measured]:
-    """Seconds of each variant; they take turns, so that a busy moment falls on all of them.
+    """Return the seconds per call of each variant; they take turns, so that a busy moment falls on all of them.
 
     Args:
         variants: what to call.
-        repetitions: turns of each that count; the first two more don't, they warm up.
-        least: seconds that a turn takes at least, by calling several times. Each turn then begins with a call that
-            doesn't count: threads of the variant before may still be waiting for work, and caches are full of its data.
+        repetitions: turns of each that count, after one that warms up.
+        least: seconds that a turn takes at least, by calling several times. A turn that is shorter begins with a call
+            that doesn't count: caches are full of the data of the variant before.
         observe: told how many turns were just taken.
+        budget: seconds after which a variant takes no more turns, once it has had three that count.
     """
-    found: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(repetitions + 2):
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    spent = dict.fromkeys(variants, 0.0)
+    for number in range(repetitions + 1):
         for name, run in variants.items():
-            if least:
-                run()
-            calls, elapsed, start = 0, 0.0, time.perf_counter()
-            while not calls or elapsed < least:
-                run()
-                calls, elapsed = calls + 1, time.perf_counter() - start
-            if number >= 2:
-                found[name].append(elapsed / calls)
+            if number <= 3 or spent[name] < budget:
+                begun = time.perf_counter()
+                if not seconds[name] or seconds[name][-1] < least:
+                    run()
+                per_call = _turn(run, least)
+                if number:
+                    seconds[name].append(per_call)
+                spent[name] += time.perf_counter() - begun
             observe(1)
-    return {name: _summary(values) for name, values in found.items()}
+    return {name: _summary(values) for name, values in seconds.items()}
+
+
+def _turn(run: Callable[[], object], least: float) -> float:
+    """Seconds per call, over as many calls as take the least seconds."""
+    calls, elapsed, start = 0, 0.0, time.perf_counter()
+    while not calls or elapsed < least:
+        run()
+        calls, elapsed = calls + 1, time.perf_counter() - start
+    return elapsed / calls
 
 
 def times(variants: Mapping[str, Callable[[], object]], repetitions: int = 9) -> dict[str, float]:
-    """Median seconds of each variant."""
+    """Return the median seconds of each variant."""
     return {name: seconds.median for name, seconds in measured(variants, repetitions).items()}
 
 
 def matmul_peak(size: int = 2048, repetitions: int = 9) -> float:
-    """Multiply-adds a second of a large square product in float32, the most that PyTorch gets out of this machine."""
+    """Return the multiply-adds per second of a large square product in float32, the most that PyTorch reaches here."""
     square = torch.randn(size, size)
     return size**3 / times({"square": lambda: square @ square}, repetitions)["square"]
 
@@ -93,35 +106,48 @@ def matmul_peak(size: int = 2048, repetitions: int = 9) -> float:
 def peak_memory(
     function: Callable[..., Callable[[], object]], *arguments: Any, small: tuple[Any, ...] | None = None
 ) -> float | None:
-    """Megabytes by which a run exceeds what was there before it, in a process of its own; None when that one died.
+    """Return the megabytes by which a run exceeds what was there before, in a process of its own.
 
     Args:
         function: makes everything that is needed and returns what is to be measured; importable by name.
         arguments: for the function.
         small: arguments for something small of the same kind, made and run first, so that libraries are loaded. What
-            the function makes then counts, too: weights in whatever form they are kept.
+            the function makes then counts, too: weights in whatever form they are cached.
+
+    Returns:
+        None when the process died.
     """
+    return peak_memories(function, [arguments], small)[0]
+
+
+def peak_memories(
+    function: Callable[..., Callable[[], object]],
+    arguments: Sequence[tuple[Any, ...]],
+    small: tuple[Any, ...] | None = None,
+) -> list[float | None]:
+    """As `peak_memory`, for several arguments one after the other in the same process."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_measure, args=(there, function, arguments, small))
     process.start()
     there.close()
+    peaks: list[float | None] = []
     try:
-        result: float | None = here.recv()
+        peaks.extend(here.recv() for _ in arguments)
     except EOFError:
-        result = None
+        peaks += [None] * (len(arguments) - len(peaks))
     finally:
         process.join()
-    return result
+    return peaks
 
 
 def can_measure_memory() -> bool:
-    """Whether the system tells a process its own peak; Linux does."""
+    """Return whether the system tells a process its own peak; Linux does."""
     return Path("/proc/self/clear_refs").exists()
 
 
 def table(columns: list[str], rows: list[list[str]]) -> None:
-    """A plain Markdown table."""
+    """Print a plain Markdown table."""
     widths = [max(len(row[k]) for row in [columns, *rows]) for k in range(len(columns))]
     for number, row in enumerate([columns, *rows]):
         print("| " + " | ".join(f"{cell:{widths[k]}}" for k, cell in enumerate(row)) + " |")
@@ -139,19 +165,22 @@ def _summary(values: list[float]) -> Measured:
 def _measure(
     pipe: Any,
     function: Callable[..., Callable[[], object]],
-    arguments: tuple[Any, ...],
+    arguments: Sequence[tuple[Any, ...]],
     small: tuple[Any, ...] | None,
 ) -> None:
     if small is not None:
         function(*small)()
+    for each in arguments:
         before = _held()
-    run = function(*arguments)
-    held = _held()
-    if small is None:
-        before = held
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
-    run()
-    pipe.send((_status("VmHWM") - before) / 1024)
+        run = function(*each)
+        if small is None:
+            before = _held()
+        else:
+            _held()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+        run()
+        pipe.send((_status("VmHWM") - before) / 1024)
+        del run
 
 
 def _held() -> int:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fastcaps.workflows.ablation import AblationResult, ablate
     from fastcaps.workflows.accumulation import AccumulationResult, accumulate
     from fastcaps.workflows.analysis import AnalysisResult, analyze
+    from fastcaps.workflows.benchmark import bench
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.exporting import export
     from fastcaps.workflows.prediction import Predictions, predict
@@ -29,6 +30,7 @@ __all__ = [
     "predict",
     "Predictions",
     "reproduce",
+    "bench",
     "ExecutionOptions",
 ]
 
@@ -37,6 +39,7 @@ _MODULES = {
     "ablation": ["ablate", "AblationResult"],
     "accumulation": ["accumulate", "AccumulationResult"],
     "analysis": ["analyze", "AnalysisResult"],
+    "benchmark": ["bench"],
     "evaluation": ["evaluate"],
     "exporting": ["export"],
     "prediction": ["predict", "Predictions"],

@@ -1,0 +1,61 @@
+"""What the benchmark is to reach, beside what was measured in the same run."""
+
+from collections.abc import Iterable, Iterator
+
+from fastcaps.benchmark.engines import (
+    COMPRESSED,
+    EFFICIENT,
+    FOLDED_AUTO,
+    ONNX,
+    ONNX_COMPRESSED,
+    ONNX_COMPRESSED_INT8,
+    ONNX_EFFICIENT,
+    ONNX_INT8,
+    PLAIN,
+)
+from fastcaps.benchmark.results import Aim, EngineTime, RoutingTime
+
+_BEST = (COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8)
+# By batch size: how many times faster than plain dynamic routing the best engine of the compressed network is to be.
+_THAN_PLAIN = {1: 15, 8: 15, 32: 25, 128: 30}
+_THAN_EFFICIENT = 1.5
+_LARGEST_MB = 1.5
+
+
+def aims_of(rows: Iterable[EngineTime], growth: Iterable[RoutingTime]) -> tuple[Aim, ...]:
+    """Return all aims about engines and sizes that were measured."""
+    by_engine = {(row.engine, row.batch): row for row in rows}
+    layer = {row.size: row.times_faster for row in growth if (row.axis, row.routing) == ("batch", "folded")}
+    aims = [_ratio("routing layer, folded, batch 128", 60, layer[128])] if 128 in layer else []
+    for engine, batch, aim in (
+        (FOLDED_AUTO, 128, 4.5),
+        (FOLDED_AUTO, 32, 4.5),
+        (FOLDED_AUTO, 1, 2),
+        (ONNX, 1, 2),
+        (ONNX_INT8, 1, 4),
+    ):
+        if (engine, batch) in by_engine:
+            aims.append(_ratio(f"{engine}, batch {batch}, than plain", aim, by_engine[engine, batch].times_faster))
+    return (*aims, *_compressed(by_engine))
+
+
+def _compressed(rows: dict[tuple[str, int], EngineTime]) -> Iterator[Aim]:
+    """The compressed network against plain dynamic routing and Efficient-CapsNet, and the size of its int8 file."""
+    for batch, aim in _THAN_PLAIN.items():
+        names = (*_BEST, PLAIN, EFFICIENT, ONNX_EFFICIENT)
+        if not all((name, batch) in rows for name in names):
+            continue
+        ms = {name: rows[name, batch].ms_per_image for name in names}
+        best = min(_BEST, key=ms.__getitem__)
+        yield _ratio(f"{best}, batch {batch}, than plain", aim, ms[PLAIN] / ms[best])
+        for other in (ONNX_EFFICIENT, EFFICIENT):
+            yield _ratio(f"{best}, batch {batch}, than {other}", _THAN_EFFICIENT, ms[other] / ms[best])
+        for own, other in ((ONNX_COMPRESSED, ONNX_EFFICIENT), (COMPRESSED, EFFICIENT)):
+            yield _ratio(f"{own}, batch {batch}, than {other}", 1, ms[other] / ms[own])
+    sizes = {row.size_mb for (name, _), row in rows.items() if name == ONNX_COMPRESSED_INT8}
+    for size in sizes:
+        yield Aim(what="file, compressed, int8", aim=_LARGEST_MB, measured=size, met=size <= _LARGEST_MB, unit=" MB")
+
+
+def _ratio(what: str, aim: float, measured: float) -> Aim:
+    return Aim(what=what, aim=aim, measured=measured, met=measured >= aim)
