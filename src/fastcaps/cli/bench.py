@@ -62,7 +62,7 @@ def bench(
         check_images=check_images,
         data_dir=data_dir,
         threads=threads,
-        command_line=this_command(),
+        command=this_command(),
     )
     if as_json:
         print_json(result.to_dict())

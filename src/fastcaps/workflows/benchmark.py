@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Unpack
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._progress import progress_bar
@@ -17,7 +18,7 @@ from fastcaps.data import batches
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import open_run, select_device
+from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
 from fastcaps.workflows.exporting import calibration_images
 
 # Images that are compared at a time.
@@ -31,9 +32,7 @@ def bench(
     settings: Settings | None = None,
     compressed: str | Path | Run | None = None,
     check_images: int | None = None,
-    data_dir: str | Path | None = None,
-    threads: int | None = None,
-    command_line: str | None = None,
+    **options: Unpack[ExecutionOptions],
 ) -> Benchmark:
     """Measure every engine in one run, and optionally compare their answers.
 
@@ -44,16 +43,15 @@ def bench(
         settings: what to measure; the network's sizes are those of ``run``.
         compressed: a run that `compress` made, for the sizes of the compressed network.
         check_images: number of test images of ``run`` on which to compare the answers of the engines.
-        data_dir: folder of the data sets' files.
-        threads: CPU threads; all by default.
-        command_line: to be stored with the result.
+        options: see `ExecutionOptions`; the device is the CPU.
     """
     opened = None if run is None else open_run(run)
     if check_images is not None and opened is None:
         raise ValueError("check_images needs a trained network: give a run, or a name such as mnist")
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)  # what can't be written must be known before measuring
-    select_device("cpu", threads)
+    execution = dataclasses.replace(Execution(device="cpu"), **options)
+    execution.select_device()
     settings = settings or Settings()
     if opened is not None:
         own = Settings.for_network(CapsNetConfig.from_dict(opened.about["config"]))
@@ -64,19 +62,19 @@ def bench(
         settings = dataclasses.replace(settings, compressed=Size.of(CapsNetConfig.from_dict(small.about["config"])))
         network = {**(network or {}), "compressed": str(compressed)}
     settings = dataclasses.replace(settings, memory=settings.memory and can_measure_memory())
-    answers = None if opened is None or check_images is None else _answers(opened, check_images, data_dir)
+    answers = None if opened is None or check_images is None else _answers(opened, check_images, execution)
     with progress_bar("measuring", settings.turns) as observe:
         measured = inference.bench(settings, observe)
-    result = dataclasses.replace(measured, command=command_line, answers=answers, network=network)
+    result = dataclasses.replace(measured, command=execution.command, answers=answers, network=network)
     if folder is not None:
         files = {"bench.json": json_bytes(result.to_dict()), "bench.png": figure_bytes(figure(result))}
         write_atomically({Path(folder) / name: content for name, content in files.items()})
     return result
 
 
-def _answers(run: Run, count: int, data_dir: str | Path | None) -> tuple[Answers, ...]:
+def _answers(run: Run, count: int, execution: Execution) -> tuple[Answers, ...]:
     """How the answers of the engines differ on the first so many test images of a run."""
-    model, master, data = run.model(), run.master(), run.data(data_dir)
+    model, master, data = run.model(), run.master(), execution.load_data(run)
     middle, tests = data.augmentation.middle, data.test.first(count)
     with progress_bar("comparing", len(tests)) as observe:
         calibration = calibration_images(run, data)
