@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says in which order.
+PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-fast check bench clean
 .DEFAULT_GOAL := help
@@ -24,10 +26,10 @@ demo: $(READY) ## the main job on real digits embedded in a dependency
 	@$(BIN)/fastcaps demo
 
 test: $(READY) ## all tests
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 test-fast: $(READY) ## all tests but the slow ones, for the inner loop
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: $(READY) ## format, lint, type-check, and hold imports to the architecture
 	@$(BIN)/ruff format .

@@ -87,7 +87,7 @@ def exercise(world: World, folder: Path) -> None:
         found["ended"] = None
     else:
         try:
-            world._wait(lambda: False, "nobody")
+            world.barrier()
         except EndedElsewhereError as error:
             found["ended"] = [error.code, str(error)]
         try:
@@ -95,9 +95,8 @@ def exercise(world: World, folder: Path) -> None:
         except EndedElsewhereError as error:
             found["ended too"] = error.code
     (folder / f"{rank}.json").write_text(json.dumps(found))
-    world._store.add("written", 1)
-    while world._store.add("written", 0) < world.size:  # a meeting is refused now that one has ended
-        pass
+    while len(list(folder.glob("*.json"))) < world.size:  # a meeting is refused now that one has ended
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +149,11 @@ def test_one_that_has_ended_is_not_missed(found):
 
 def one_dies(world: World, how: str, folder: Path) -> None:
     """One process is gone from one moment to the next, and there is no launcher to tell."""
+    world.beat()
     world.barrier()
-    time.sleep(2.5)  # both have sent a heartbeat
     if world.rank == 1:
         os._exit(9)
     distributed._TIMEOUT = 4
-    begun = time.monotonic()
     try:
         if how == "far apart":
             world.barrier()
@@ -163,7 +161,7 @@ def one_dies(world: World, how: str, folder: Path) -> None:
             world.all_reduce_now(torch.zeros(1))
     except RuntimeError as error:
         words = str(error) if world.lost_another(error) else "taken for something else"
-        (folder / how).write_text(f"{time.monotonic() - begun} {words}")
+        (folder / how).write_text(words)
     os._exit(0)
 
 
@@ -174,9 +172,7 @@ def one_dies(world: World, how: str, folder: Path) -> None:
 )
 def test_one_that_dies_is_missed(tmp_path, how, words):
     in_ranks(2, one_dies, how, tmp_path, codes=[0, 9])
-    seconds, said = (tmp_path / how).read_text().split(" ", 1)
-    assert float(seconds) < 60
-    assert words in said
+    assert words in (tmp_path / how).read_text()
 
 
 def test_who_is_alone_has_not_joined(monkeypatch):

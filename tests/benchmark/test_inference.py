@@ -32,6 +32,7 @@ def found(tmp_path_factory):
     return values
 
 
+@pytest.mark.slow
 def test_every_engine_at_every_batch(found):
     assert [(row["engine"], row["batch"]) for row in found["engines"]] == [(e, b) for b in (1, 2) for e in ENGINES]
     for row in found["engines"]:

@@ -37,6 +37,7 @@ def accumulated(run, tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_filters_methods_and_iterations(run, accumulated):
     data = load("digits")
     model = CapsNet.from_pretrained(run)

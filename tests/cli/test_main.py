@@ -13,6 +13,7 @@ import fastcaps
 from fastcaps import distributed
 from fastcaps.cli import app, main
 from fastcaps.cli._common import command, distributed_command
+from fastcaps.data import DataSet
 from fastcaps.distributed import EndedElsewhereError, JoiningError, WorkerLostError, World
 
 
@@ -193,7 +194,11 @@ def test_a_missing_extra_says_what_to_install(monkeypatch):
     assert result.stderr == ("error: fastcaps demo needs sklearn, not installed here: pip install 'fastcaps[train]'\n")
 
 
-def test_demo(tmp_path):
+@pytest.mark.slow
+def test_demo(tmp_path, monkeypatch):
+    config = DataSet.config
+    small = {"stem_channels": 8, "capsule_types": 2, "decoder": (16,)}
+    monkeypatch.setattr(DataSet, "config", lambda data, **changes: config(data, **small, **changes))
     arguments = ["demo", "--epochs", "1", "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output

@@ -1,11 +1,13 @@
 """Train, accumulate, evaluate from the command line, as a person with images of their own would."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.ranks import command
 from typer.testing import CliRunner
 
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, fold
@@ -165,19 +167,10 @@ def test_validation_images_are_not_accumulated(images, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_exits_with_130(images, tmp_path):
-    import signal
-    import subprocess
-    import sys
-    import time
-
-    command = [sys.executable, "-m", "fastcaps", "train", "--data", images, "--out", tmp_path / "run", *SMALL]
-    command[command.index("--epochs") + 1] = "100000"
-    process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").read_text():
-        assert process.poll() is None
-        time.sleep(0.05)
+    process = command("train", "--data", images, "--out", tmp_path / "run", *SMALL, "--epochs", 100000)
+    process.wait_until((tmp_path / "run" / "metrics.jsonl").exists)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130
+    code, _, err = process.wait()
+    assert code == 130
     assert err.splitlines()[-1] == "interrupted"
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()

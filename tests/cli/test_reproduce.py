@@ -83,6 +83,7 @@ def test_a_run_leaves_its_file_and_is_not_done_again(small, monkeypatch):
     assert "mnist-max_min-0: run 1 of 1, done before" in invoke(*MNIST).stderr
 
 
+@pytest.mark.slow
 def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
     def impatient(logger, report):
         if report.epoch == 2:
@@ -107,6 +108,7 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
     assert ["fast_test_accuracy" in row for row in found["metrics"]] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_what_train_made_is_gone_on_with(small, monkeypatch):
     changes = [word for name, value in SMALL.items() for word in ("--set", f"{name}={json.dumps(value)}")]
     run = small / "runs" / "reproduce" / "mnist-softmax-2"
@@ -130,6 +132,7 @@ def test_what_train_made_is_gone_on_with(small, monkeypatch):
     assert list(finished(small / "results")) == [cell]
 
 
+@pytest.mark.slow
 def test_shards_share_the_work_and_the_report_merges(small):
     options = ["reproduce", "--data", "mnist", "--data", "rotated-mnist", "--normalization", "max_min", "--epochs", 1]
     options += ["--threads", 1]
@@ -152,6 +155,7 @@ def test_shards_share_the_work_and_the_report_merges(small):
     assert "\n| rotated_mnist-max_min-0 | " in text
 
 
+@pytest.mark.slow
 def test_a_large_test_set_is_looked_at_seldom(small):
     assert SETS["rotated_mnist"].test == reproduction._LARGE
     invoke("reproduce", "--data", "rotated_mnist", "--normalization", "max_min", "--epochs", 2, "--threads", 1)
@@ -257,6 +261,7 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     assert "mnist-max_min-0 was made with --test-every 1, 2 was asked for: leave --test-every out to take" in looks
 
 
+@pytest.mark.slow
 def test_coefficients_of_another_kind_are_refused(small):
     run = small / "runs" / "reproduce" / "mnist-max_min-0"
     invoke(*MNIST, "--epochs", 1)
@@ -293,6 +298,7 @@ def test_a_place_for_the_table_must_be_there(tmp_path, monkeypatch):
     assert (tmp_path / "README.md").read_text() == "nothing\n"
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_in_a_real_browser(tmp_path, width, scheme):

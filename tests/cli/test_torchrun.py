@@ -4,58 +4,52 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from tests.cli.test_method import invoke
-from tests.ranks import done, free_port, torchrun
+from tests.ranks import Child, torchrun
 
 from fastcaps import MasterCoefficients
-from fastcaps.data import load
 from fastcaps.training import Run
 
-NETWORK = ["stem_channels=8", "capsule_types=2", "decoder=[8]", "primary_kernel=5", "primary_stride=4"]
-TRAIN = [
-    *("train", "--data", "digits", "--batch-size", 64, "--checkpoint-every", 5, "--threads", 1),
+ROOT = Path(__file__).parent.parent.parent
+NETWORK = ["stem_channels=8", "stem_kernel=5", "capsule_types=2", "primary_kernel=5", "decoder=[8]"]
+SETTINGS = [
+    *("--batch-size", 8, "--warmup", 2, "--checkpoint-every", 5, "--threads", 1),
     *(word for change in NETWORK for word in ("--set", change)),
 ]
-
-
-def weights(run: Path, file: str = "model/model.safetensors") -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(run / file)
+TRAIN, TEST, STEPS = 120, 60, 15  # images, and steps per epoch
+TWO_EPOCHS = ["--epochs", 2, "--test-every", 2]
+LONG = ["--epochs", 8, "--test-every", 8]
+FILTERS = ["--filter", "correct", "--filter", "similarity", "--keep-fraction", 0.8]
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the ranks in /proc")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run of two processes, undisturbed."""
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    out, err = done(torchrun(2, *TRAIN, "--out", folder, "--epochs", 2, "--test-every", 2, "--json"))
-    assert [row["epoch"] for row in json.loads(out)["history"]] == [1, 2]  # printed once
-    assert len(re.findall(r"epoch 2/2 step 23/23", err)) == 1
-    return folder
+def train(tmp_path_factory):
+    """``fastcaps train`` with images of three classes."""
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for part, count in (("train", TRAIN), ("test", TEST)):
+        for label in range(3):
+            (folder / part / f"class {label}").mkdir(parents=True)
+        for number in range(count):
+            pixels = random.integers(0, 60, (20, 16))
+            pixels[:, 5 * (number % 3) : 5 * (number % 3) + 5] += 150
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / part / f"class {number % 3}" / f"{number}.png")
+    return ["train", "--data", folder, *SETTINGS]
 
 
-@pytest.mark.slow
-def test_training_is_that_of_one_process(run, tmp_path):
-    assert Run.open(run).about["processes"] == 2
-    assert not list(run.rglob(".*.part"))
-    invoke(*TRAIN, "--out", tmp_path / "one", "--epochs", 2, "--test-every", 2)
-    for name, tensor in weights(tmp_path / "one").items():
-        # 46 steps in float32: each rounds differently, and Adam divides by what may be small.
-        assert (weights(run)[name] - tensor).abs().max() < 1e-2, name
-    ours, others = Run.open(run).metrics(), Run.open(tmp_path / "one").metrics()
-    assert [row.loss for row in ours] == pytest.approx([row.loss for row in others], rel=1e-2)
-
-
-def ranks_of(process) -> list[int]:
+def ranks_of(launcher: Child) -> list[int]:
     """Process numbers of a launcher's ranks, in the order of their ranks."""
-    found = {}
+    ranks = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -65,155 +59,202 @@ def ranks_of(process) -> list[int]:
                 )
             except OSError:
                 continue
-            if parent == process.pid and "RANK" in variables:
-                found[int(variables["RANK"])] = int(entry.name)
-    return [found[rank] for rank in sorted(found)]
+            if parent == launcher.pid and "RANK" in variables:
+                ranks[int(variables["RANK"])] = int(entry.name)
+    return [ranks[rank] for rank in sorted(ranks)]
 
 
-def wait_for_step(process, folder: Path, least: int) -> None:
-    """Until a checkpoint of so many steps is there."""
-    while True:
-        assert process.poll() is None, process.communicate()[1]
-        try:
-            with safetensors.safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
-                progress = json.loads(file.metadata()["progress"])
-                if progress["step"] + 23 * progress["epoch"] >= least:
-                    return
-        except FileNotFoundError:
-            pass
-        time.sleep(0.05)
+def steps_done(folder: Path) -> int:
+    """Steps of the checkpoint in a folder."""
+    try:
+        with safetensors.safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
+            progress = json.loads(file.metadata()["progress"])
+    except FileNotFoundError:
+        return 0
+    return int(progress["step"] + STEPS * progress["epoch"])
+
+
+@pytest.fixture(scope="module")
+def killed(train, tmp_path_factory):
+    """A run one of whose ranks was killed, started again by its launcher, and killed for good; and what was said."""
+    folder = tmp_path_factory.mktemp("killed") / "run"
+    job = torchrun(2, *train, "--out", folder, *LONG, restarts=1)
+    job.wait_until(lambda: steps_done(folder) >= 5)
+    first = ranks_of(job)
+    os.kill(first[1], signal.SIGKILL)
+    job.wait_until(lambda: len(ranks_of(job)) == 2 and not set(first) & set(ranks_of(job)))
+    before = steps_done(folder)
+    job.wait_until(lambda: steps_done(folder) > before)
+    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    _, err = job.fail()
+    return folder, err
+
+
+class Done(NamedTuple):
+    """What the ranks of a command printed together, and their exit codes."""
+
+    out: str
+    err: str
+    codes: list[str]
+
+
+@pytest.fixture(scope="module")
+def done(train, killed, tmp_path_factory):
+    """The commands of this module in two processes, all in one start; their folder is ``done["folder"]``."""
+    folder = tmp_path_factory.mktemp("commands")
+    run, arguments = folder / "run", ["--coefficients", folder / "two.master", "--batch-size", 8, "--json"]
+    commands = {
+        "train": [*train, "--out", run, *TWO_EPOCHS, "--json"],
+        "whole": [*train, "--out", folder / "whole", *LONG],
+        "resume": [*train, "--out", killed[0], *LONG, "--resume"],
+        "accumulate": ["accumulate", run, "--out", folder / "two.master", "--json", *FILTERS],
+        "divide": ["accumulate", run, "--out", folder / "divided.master", "--memory", 0.000005, *FILTERS],
+        "evaluate": ["evaluate", run, "--compare", run, *arguments, "--out", folder / "evaluation"],
+        "analyze": ["analyze", run, "--limit", 50, *arguments, "--out", folder / "report"],
+        "differ": ["evaluate", run, "--out", folder / "refused"],
+        "unknown": ["train", "--data", "nothing", "--out", folder / "nothing"],
+    }
+    plan = []
+    for name, words in commands.items():
+        (folder / "said" / name).mkdir(parents=True)
+        ranks = [words, [*words, "--limit", 100] if name == "differ" else words]
+        plan.append([str(folder / "said" / name), [[str(word) for word in words] for words in ranks]])
+    (folder / "plan.json").write_text(json.dumps(plan))
+    torchrun(2, folder / "plan.json", module="tests.commands", cwd=ROOT).succeed()
+    result = {
+        path.name: Done(
+            (path / "out").read_text(),
+            (path / "err").read_text(),
+            [(path / f"code-{rank}").read_text() for rank in range(2)],
+        )
+        for path in (folder / "said").iterdir()
+    }
+    for name, said in result.items():
+        assert said.codes == (["1", "1"] if name in ("differ", "unknown") else ["0", "0"]), said.err
+    return folder, result
+
+
+def weights(run: Path, file: str = "model/model.safetensors") -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(run / file)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the ranks in /proc")
-def test_a_rank_that_dies_ends_the_job_and_nothing_is_lost(run, tmp_path):
-    folder = tmp_path / "killed"
-    arguments = [*TRAIN, "--out", folder, "--epochs", 2, "--test-every", 2]
-    job = torchrun(2, *arguments)
-    wait_for_step(job, folder, 5)
-    os.kill(ranks_of(job)[1], signal.SIGKILL)
-    killed = time.monotonic()
-    _, err = done(job, succeeds=False)
-    assert time.monotonic() - killed < 60
+def test_training_is_that_of_one_process(done, train, tmp_path):
+    folder, said = done
+    assert [row["epoch"] for row in json.loads(said["train"].out)["history"]] == [1, 2]  # printed once
+    assert len(re.findall(r"epoch 2/2 step 15/15", said["train"].err)) == 1
+    assert Run.open(folder / "run").about["processes"] == 2
+    assert not list((folder / "run").rglob(".*.part"))
+    invoke(*train, "--out", tmp_path, *TWO_EPOCHS)
+    for name, tensor in weights(tmp_path).items():
+        # 30 steps in float32: each rounds differently, and Adam divides by what may be small.
+        assert (weights(folder / "run")[name] - tensor).abs().max() < 1e-2, name
+    ours, others = Run.open(folder / "run").metrics(), Run.open(tmp_path).metrics()
+    assert [row.loss for row in ours] == pytest.approx([row.loss for row in others], rel=1e-2)
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_rank_that_dies_ends_the_job(killed):
+    """After the restart that the launcher was allowed."""
+    _, err = killed
     assert "SIGKILL" in err  # the launcher's message
     lost = err.count("error: another process of this job has died or doesn't answer any more: see above what it said")
-    assert lost <= 1  # the launcher may have stopped the other before it could say so
+    assert lost <= 2  # once per kill, unless the launcher stopped the other before it could say so
     assert err.count("Traceback") == 1  # the launcher's
-    kept = weights(folder, "checkpoint.safetensors")  # whole
-    assert all(tensor.isfinite().all() for tensor in kept.values())
-    done(torchrun(2, *arguments, "--resume"))
-    resumed, expected = weights(folder), weights(run)
+
+
+@pytest.mark.slow
+@needs_proc
+def test_killed_started_again_and_resumed_nothing_is_lost(killed, done):
+    resumed, expected = weights(killed[0]), weights(done[0] / "whole")
     assert resumed.keys() == expected.keys()
     assert all(torch.equal(resumed[name], tensor) for name, tensor in expected.items())
-    histories = [[replace(row, seconds=0) for row in Run.open(where).metrics()] for where in (folder, run)]
+    folders = killed[0], done[0] / "whole"
+    histories = [[replace(row, seconds=0) for row in Run.open(folder).metrics()] for folder in folders]
     assert histories[0] == histories[1]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the ranks in /proc")
-def test_a_job_that_its_launcher_starts_again_goes_on(run, tmp_path):
-    folder = tmp_path / "restarted"
-    job = torchrun(2, *TRAIN, "--out", folder, "--epochs", 2, "--test-every", 2, restarts=1)
-    wait_for_step(job, folder, 5)
-    os.kill(ranks_of(job)[1], signal.SIGKILL)
-    done(job)
-    restarted, expected = weights(folder), weights(run)
-    assert all(torch.equal(restarted[name], tensor) for name, tensor in expected.items())
-
-
-@pytest.mark.slow
-def test_an_interrupt_stops_all_ranks_after_the_same_step(tmp_path):
+def test_an_interrupt_stops_all_ranks_after_the_same_step(train, tmp_path):
     folder = tmp_path / "run"
-    job = torchrun(2, *TRAIN, "--out", folder, "--epochs", 10000)
-    wait_for_step(job, folder, 5)
+    job = torchrun(2, *train, "--out", folder, "--epochs", 10000)
+    job.wait_until(lambda: steps_done(folder) >= 5)
     job.send_signal(signal.SIGINT)
-    _, err = done(job, succeeds=False)
+    _, err = job.fail()
     assert len(re.findall(r"^interrupted$", err, re.M)) == 1
-    with safetensors.safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
-        progress = json.loads(file.metadata()["progress"])
-    assert progress["epoch"] * 23 + progress["step"] >= 5
+    assert steps_done(folder) >= 5
     assert Run.open(folder).about["state"] == "running"
 
 
-FILTERS = ["--filter", "correct", "--filter", "similarity", "--kept", 0.8]
-
-
 @pytest.fixture(scope="module")
-def masters(run, tmp_path_factory):
-    """Coefficients made in one process and in two."""
-    out = tmp_path_factory.mktemp("masters")
-    invoke("accumulate", run, "--out", out / "one", *FILTERS)
-    printed, err = done(torchrun(2, "accumulate", run, "--out", out / "two", "--json", *FILTERS))
-    assert json.loads(printed)["master"] == str(out / "two")
-    assert err.count("1,437/1,437") == 2  # of the whole job, once observing and once accumulating
-    return out
+def one(done):
+    """Coefficients made in one process."""
+    path = done[0] / "one.master"
+    invoke("accumulate", done[0] / "run", "--out", path, *FILTERS)
+    return MasterCoefficients.load(path)
 
 
 @pytest.mark.slow
-def test_divided_by_class(run, masters, tmp_path):
-    out = tmp_path / "divided"
-    _, err = done(torchrun(2, "accumulate", run, "--out", out, "--memory", 0.00002, *FILTERS))
-    assert err.count("classes are taken") == 1
-    assert err.count("sums are not kept") == 1
-    divided, one = MasterCoefficients.load(out), MasterCoefficients.load(masters / "one")
-    torch.testing.assert_close(divided.values, one.values, rtol=0, atol=1e-5)
-    assert divided.containers is None
-
-
-@pytest.mark.slow
-def test_processes_with_other_options_are_refused(run, tmp_path):
-    """The same line typed by hand on two machines, but not quite."""
-    variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-m", "fastcaps", "evaluate", str(run), "--out", str(tmp_path / "out"), *options],
-            env={**variables, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, options in enumerate(([], ["--limit", "100"]))
-    ]
-    errors = [job.communicate(timeout=120)[1] for job in jobs]
-    assert [job.returncode for job in jobs] == [1, 1]
-    assert "".join(errors).count("error: the processes of this job differ: command is [") == 1
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_accumulation_is_that_of_one_process(masters):
-    one, two = (MasterCoefficients.load(masters / name) for name in ("one", "two"))
+def test_accumulation_is_that_of_one_process(done, one):
+    folder, said = done
+    assert json.loads(said["accumulate"].out)["master"] == str(folder / "two.master")
+    assert said["accumulate"].err.count("120/120") == 2  # of the whole job, once observing and once accumulating
+    two = MasterCoefficients.load(folder / "two.master")
     torch.testing.assert_close(two.values, one.values, rtol=0, atol=1e-5)
     assert torch.equal(two.counts, one.counts)
     assert two.filters == one.filters
 
 
 @pytest.mark.slow
-def test_evaluation_and_report_are_those_of_one_process(run, masters, tmp_path):
-    arguments = ["--coefficients", masters / "one", "--batch-size", 64, "--json", "--out"]
-    one = json.loads(invoke("evaluate", run, "--against", run, *arguments, tmp_path / "one").stdout)
-    printed, err = done(torchrun(2, "evaluate", run, "--against", run, *arguments, tmp_path / "two"))
-    two = json.loads(printed)
-    assert json.loads((tmp_path / "two" / "evaluation.json").read_text()) == two
-    assert (two["processes"], one["processes"]) == (2, 1)
-    assert err.count("360/360") == 1
-    for found in (one, two):
-        for variant in found["variants"].values():
-            assert (variant.pop("images_per_second") is None) == (variant is found["variants"]["ceiling"])
-    assert one["variants"] == two["variants"]
-    assert one["other"] == two["other"]
-    assert one["variants"]["other"]["confusion"] == one["variants"]["dynamic"]["confusion"]
-    printed, _ = done(torchrun(2, "analyze", run, "--limit", 150, *arguments, tmp_path / "report"))
-    report = json.loads(printed)
-    assert report["training"]["images"] == report["evaluation"]["images"] == 150
-    assert report["evaluation"]["processes"] == 2
-    assert report["first_images"]["labels"] == load("digits").train.labels[:100].tolist()
-    assert (tmp_path / "report" / "index.html").stat().st_size > 100_000
+def test_divided_by_class(done, one):
+    folder, said = done
+    assert said["divide"].err.count("classes are taken") == 1
+    assert said["divide"].err.count("sums are not kept") == 1
+    divided = MasterCoefficients.load(folder / "divided.master")
+    torch.testing.assert_close(divided.values, one.values, rtol=0, atol=1e-5)
+    assert divided.containers is None
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_said_once(tmp_path):
-    out, err = done(torchrun(2, "train", "--data", "nothing", "--out", "x", cwd=tmp_path), succeeds=False)
-    assert out == ""
-    assert err.count("error: there is no data set 'nothing'") == 1
-    assert not list(tmp_path.iterdir())
+def test_evaluation_is_that_of_one_process(done, tmp_path):
+    folder, said = done
+    two = json.loads(said["evaluate"].out)
+    assert json.loads((folder / "evaluation" / "evaluation.json").read_text()) == two
+    assert said["evaluate"].err.count("60/60") == 1
+    arguments = ["--coefficients", folder / "two.master", "--batch-size", 8, "--json", "--out", tmp_path]
+    one = json.loads(invoke("evaluate", folder / "run", "--compare", folder / "run", *arguments).stdout)
+    assert (two["processes"], one["processes"]) == (2, 1)
+    for evaluation in (one, two):
+        for variant in evaluation["variants"].values():
+            assert (variant.pop("images_per_second") is None) == (variant is evaluation["variants"]["ceiling"])
+    assert one["variants"] == two["variants"]
+    assert one["other"] == two["other"]
+    assert one["variants"]["other"]["confusion"] == one["variants"]["dynamic"]["confusion"]
+
+
+@pytest.mark.slow
+def test_the_report_of_two_processes(done):
+    folder, said = done
+    report = json.loads(said["analyze"].out)
+    assert report["training"]["images"] == report["evaluation"]["images"] == 50
+    assert report["evaluation"]["processes"] == 2
+    labels = Run.open(folder / "run").data().train.labels[:50].tolist()
+    assert report["first_images"]["labels"] == labels
+    assert (folder / "report" / "index.html").stat().st_size > 100_000
+
+
+@pytest.mark.slow
+def test_processes_with_other_options_are_refused(done):
+    """The same line typed by hand on two machines, but not quite."""
+    folder, said = done
+    assert said["differ"].err.count("error: the processes of this job differ: command is [") == 1
+    assert not (folder / "refused").exists()
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_said_once(done):
+    folder, said = done
+    assert said["unknown"].out == ""
+    assert said["unknown"].err.count("error: there is no data set 'nothing'") == 1
+    assert not (folder / "nothing").exists()

@@ -33,18 +33,40 @@ def images():
     return torch.rand(5, 3, 12, 12)
 
 
-@pytest.mark.parametrize("folded", [True, False], ids=["folded", "dynamic"])
-def test_a_tree_of_two_capsule_layers(images, tmp_path, folded):
+CLASSES = ("left", "middle", "right")
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory):
+    """A folded network and its file."""
+    torch.manual_seed(0)
     model = network()
     nn.init.normal_(model[5].bias, std=0.3)
-    model = fastcaps.fold(model, "uniform") if folded else model
-    was_training = model.training
-    result = fastcaps.export(model, tmp_path / "net.onnx", example=images, class_names=("a", "b", "c"))
-    assert model.training == was_training
+    model = fastcaps.fold(model, "uniform")
+    path = tmp_path_factory.mktemp("folded") / "net.onnx"
+    result = fastcaps.export(model, path, example=torch.rand(5, 3, 12, 12), class_names=CLASSES)
+    assert (result.check.largest_difference < 1e-5, result.check.accuracy) == (True, None)
+    return model, path
+
+
+@pytest.fixture(scope="module")
+def dynamic(tmp_path_factory):
+    """A network with dynamic routing and its file."""
+    torch.manual_seed(0)
+    model = network()
+    path = tmp_path_factory.mktemp("dynamic") / "net.onnx"
+    result = fastcaps.export(model, path, example=torch.rand(5, 3, 12, 12), class_names=CLASSES)
+    assert model.training
     assert result.check.largest_difference < 1e-5
-    assert result.check.accuracy is None
-    predictor = load(tmp_path / "net.onnx", threads=1)
-    assert (predictor.routing, predictor.class_names) == ("fast" if folded else "dynamic", ("a", "b", "c"))
+    return model, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exported", "routing"), [("folded", "fast"), ("dynamic", "dynamic")])
+def test_a_tree_of_two_capsule_layers(exported, routing, request):
+    model, path = request.getfixturevalue(exported)
+    predictor = load(path, threads=1)
+    assert (predictor.routing, predictor.class_names) == (routing, CLASSES)
     assert predictor.config is None
     others = torch.rand(40, 3, 12, 12)  # more than one piece
     output = predictor(others.numpy())
@@ -55,10 +77,9 @@ def test_a_tree_of_two_capsule_layers(images, tmp_path, folded):
     assert predictor(others[:0].numpy()).lengths.shape == (0, 3)
 
 
-def test_without_pytorch(images, tmp_path):
-    model = fastcaps.fold(network(), "uniform")
-    path = tmp_path / "net.onnx"
-    fastcaps.export(model, path, example=images)
+@pytest.mark.slow
+def test_without_pytorch(folded, images, tmp_path):
+    model, path = folded
     np.save(tmp_path / "images.npy", images.numpy())
     script = """
 import sys
@@ -74,10 +95,9 @@ print(json.dumps(load(sys.argv[1], threads=1)(np.load(sys.argv[2])).lengths.toli
     np.testing.assert_allclose(json.loads(done.stdout), model(images).norm(dim=-1), atol=1e-5)
 
 
-def test_bytes_are_scaled_and_the_command_line_predicts(images, tmp_path):
-    path = tmp_path / "net.onnx"
-    model = fastcaps.fold(network(), "uniform")
-    fastcaps.export(model, path, example=images, class_names=("left", "middle", "right"))
+@pytest.mark.slow
+def test_bytes_are_scaled_and_the_command_line_predicts(folded, tmp_path):
+    model, path = folded
     bytes_ = torch.randint(0, 256, (4, 3, 12, 12), dtype=torch.uint8)
     predictor = load(path, threads=1)
     lengths = model(bytes_.float() / 255).norm(dim=-1)
@@ -86,9 +106,10 @@ def test_bytes_are_scaled_and_the_command_line_predicts(images, tmp_path):
     result = CliRunner().invoke(app, ["predict", str(path), str(tmp_path / "picture.png"), "--json"])
     assert result.exit_code == 0, result.output
     [answer] = json.loads(result.stdout)["images"]
-    assert answer["fast"]["class"] == ("left", "middle", "right")[int(lengths[0].argmax())]
+    assert answer["fast"]["class"] == CLASSES[int(lengths[0].argmax())]
 
 
+@pytest.mark.slow
 def test_a_module_that_takes_bytes_and_one_without_capsules(tmp_path):
     class Scaled(nn.Module):
         def __init__(self):
@@ -121,6 +142,7 @@ def test_a_module_that_takes_bytes_and_one_without_capsules(tmp_path):
     assert "takes inputs of shape (6,), expected (channels, height, width)" in result.stderr
 
 
+@pytest.mark.slow
 def test_accuracy_and_a_fixed_batch(images, tmp_path):
     model = fastcaps.fold(network(), "uniform")
     labels = model(images).norm(dim=-1).argmax(1)
@@ -157,7 +179,11 @@ class CountsImages(nn.Module):
             {"example": torch.rand(1, 3, 12, 12), "precision": "int8"},
             "int8 is for CapsNet and FastCapsNet, not for Seq",
         ),
-        ({"example": torch.rand(1, 3, 12, 12), "class_names": ["a"]}, "1 class names were given for 3 classes"),
+        pytest.param(
+            {"example": torch.rand(1, 3, 12, 12), "class_names": ["a"]},
+            "1 class names were given for 3 classes",
+            marks=pytest.mark.slow,
+        ),
         ({"example": torch.rand(1, 3, 12, 12), "batch": 0}, "batch is 0, expected at least 1"),
     ],
 )
@@ -172,6 +198,7 @@ def test_an_unknown_option_is_refused(tmp_path):
         fastcaps.export(network(), tmp_path / "m.onnx", example=torch.rand(1, 3, 12, 12), max_loss=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="CountsImages"):
         fastcaps.export(CountsImages(), tmp_path / "m.onnx", example=torch.rand(2, 4))

@@ -232,6 +232,7 @@ class Even(caps.Routing):
         return F.fast_routing(votes, coefficients, bias=bias), coefficients
 
 
+@pytest.mark.slow
 def test_a_routing_of_ones_own_in_a_configuration(tmp_path):
     config = fastcaps.CapsNetConfig.for_images(
         12, 12, 1, classes=3, stem_channels=6, stem_kernel=3, capsule_types=3, lower_dimension=4, primary_kernel=3,

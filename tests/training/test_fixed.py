@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
-from tests.training.conftest import make_data
+from tests.training.conftest import make_data, small_config
 from tests.training.test_trainer import Killed, same, weights
 
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
@@ -197,11 +197,19 @@ def test_cross_entropy_is_what_the_first_step_descends(data, config, tmp_path):
     assert one.fit()[0].loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"reinit": True}, {"refresh_every": 1}, {"routing_only": True}])
-@pytest.mark.parametrize("kill", range(1, 16, 2))
-def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, kill, changes):
-    options = {"epochs": 3, "dynamic_epochs": 1, "validation": 12, **changes}
-    trainer(data, config, tmp_path / "whole", **options).fit()
+@pytest.fixture(scope="module", params=[{}, {"reinit": True}, {"refresh_every": 1}, {"routing_only": True}])
+def whole(request, tmp_path_factory):
+    """A run of three epochs that nothing disturbed, and its settings."""
+    options = {"epochs": 3, "dynamic_epochs": 1, "validation": 12, **request.param}
+    folder = tmp_path_factory.mktemp("whole")
+    trainer(make_data(), small_config(), folder, **options).fit()
+    return folder, options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", range(1, 13, 2))
+def test_a_run_that_died_anywhere_ends_with_the_same_weights(whole, data, config, tmp_path, kill):
+    folder, options = whole
     seen = 0
 
     def die(report):
@@ -210,21 +218,19 @@ def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_p
         if seen == kill:
             raise Killed
 
-    try:
-        trainer(data, config, tmp_path / "cut", die, **options).fit()
-    except Killed:
-        trainer(data, config, tmp_path / "cut", **options).fit(resume=True)
-    else:
-        assert kill > 12
+    with pytest.raises(Killed):
+        trainer(data, config, tmp_path, die, **options).fit()
+    trainer(data, config, tmp_path, **options).fit(resume=True)
     for part in ("model", "best", "fast"):
-        assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
-    assert same(*(safetensors.torch.load_file(tmp_path / name / "master.safetensors") for name in ("whole", "cut")))
+        assert same(weights(folder / part), weights(tmp_path / part))
+    assert same(*(safetensors.torch.load_file(run / "master.safetensors") for run in (folder, tmp_path)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("whole", [{"refresh_every": 1}], indirect=True, ids=["refresh_every"])
 @pytest.mark.parametrize("call", range(1, 9))
-def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypatch, call):
-    options = {"epochs": 3, "dynamic_epochs": 1, "refresh_every": 1, "validation": 12}
-    trainer(data, config, tmp_path / "whole", **options).fit()
+def test_a_run_that_died_before_a_write_goes_on(whole, data, config, tmp_path, monkeypatch, call):
+    folder, options = whole
     original, seen = MasterCoefficients.save, 0
 
     def write(self, path):
@@ -236,14 +242,14 @@ def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypa
 
     monkeypatch.setattr(MasterCoefficients, "save", write)
     try:
-        trainer(data, config, tmp_path / "cut", **options).fit()
+        trainer(data, config, tmp_path, **options).fit()
     except Killed:
         monkeypatch.undo()
-        trainer(data, config, tmp_path / "cut", **options).fit(resume=True)
+        trainer(data, config, tmp_path, **options).fit(resume=True)
     else:
         assert call > 3
     for part in ("model", "fast"):
-        assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
+        assert same(weights(folder / part), weights(tmp_path / part))
 
 
 def test_a_given_file_is_kept_and_resumed_with(data, config, tmp_path):

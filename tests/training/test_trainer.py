@@ -1,17 +1,14 @@
 """Training: it learns, it resumes bit for bit, it stops where nothing can be gained."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
+from tests.ranks import Child
 from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet
@@ -106,10 +103,18 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run with validation images that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    trainer(make_data(), small_config(), folder, validation=12).fit()
+    return folder
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("every", [0, 1, 2])
-def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_path, step, every):
-    trainer(data, config, tmp_path / "whole", validation=12, checkpoint_every=every).fit()
+def test_a_run_that_died_anywhere_ends_with_the_same_weights(whole, data, config, tmp_path, step, every):
     seen = 0
 
     def die(report):
@@ -122,53 +127,30 @@ def test_a_run_that_died_anywhere_ends_with_the_same_weights(data, config, tmp_p
         trainer(data, config, tmp_path / "cut", die, validation=12, checkpoint_every=every).fit()
     history = trainer(data, config, tmp_path / "cut", validation=12, checkpoint_every=every).fit(resume=True)
     for part in ("model", "best"):
-        assert same(weights(tmp_path / "whole" / part), weights(tmp_path / "cut" / part))
-    assert untimed(history) == untimed(Run.open(tmp_path / "whole").metrics())
+        assert same(weights(whole / part), weights(tmp_path / "cut" / part))
+    assert untimed(history) == untimed(Run.open(whole).metrics())
 
 
-PROGRAM = """
-import sys, torch
-from pathlib import Path
-from tests.training.conftest import make_data, small_config
-from fastcaps import CapsNet
-from fastcaps.training import CallbackLogger, Trainer, TrainSettings
-torch.set_num_threads(1)
-torch.manual_seed(0)
-settings = TrainSettings(epochs=40, batch_size=16, warmup=5, checkpoint_every=1)
-loggers = [CallbackLogger(lambda report: print(report.epoch, report.step, flush=True))]
-trainer = Trainer(CapsNet(small_config()), make_data(), settings, sys.argv[1], loggers=loggers)
-trainer.fit(resume="--resume" in sys.argv)
-"""
-
-
-def start(folder, *options):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": "."},
-    )
+def train_and_tell(folder, resume):
+    """Sixty steps with a checkpoint after each; prints every step."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    settings = TrainSettings(epochs=20, batch_size=16, warmup=5, checkpoint_every=1)
+    loggers = [CallbackLogger(lambda report: print(report.epoch, report.step, flush=True))]
+    Trainer(CapsNet(small_config()), make_data(), settings, folder, loggers=loggers).fit(resume=resume)
 
 
 @pytest.mark.slow
 def test_sigkill_at_any_moment_loses_nothing(tmp_path):
     """Killed again and again, mostly while it writes, since it writes after each step."""
-    whole = start(tmp_path / "whole")
-    assert whole.communicate()[1] == ""
-    options: list[str] = []
-    for delay in (0.0, 0.013, 0.031, 0.007, 0.049):
-        process = start(tmp_path / "killed", *options)
-        assert process.stdout is not None
-        for _ in range(7):
+    assert Child(train_and_tell, tmp_path / "whole", False).wait()[::2] == (0, "")
+    for number, lines in enumerate((7, 8, 10, 7, 9)):
+        process = Child(train_and_tell, tmp_path / "killed", number > 0)
+        for _ in range(lines):
             process.stdout.readline()
-        time.sleep(delay)
-        process.kill()
-        process.communicate()
-        options = ["--resume"]
-    last = start(tmp_path / "killed", "--resume")
-    assert last.communicate()[1] == ""
-    assert last.returncode == 0
+        process.send_signal(signal.SIGKILL)
+        assert process.wait()[0] == -signal.SIGKILL
+    assert Child(train_and_tell, tmp_path / "killed", True).wait()[::2] == (0, "")
     assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "killed/model"))
     assert not list((tmp_path / "killed").glob(".*.part"))
 
@@ -176,26 +158,24 @@ def test_sigkill_at_any_moment_loses_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
-    process = start(tmp_path / "run")
-    assert process.stdout is not None
-    for _ in range(10):
+    process = Child(train_and_tell, tmp_path / "run", False)
+    for _ in range(9):
         process.stdout.readline()
+    last = process.stdout.readline()
     process.send_signal(number)
-    out, err = process.communicate()
-    assert process.returncode != 0
+    code, out, err = process.wait()
+    assert code == 1
     assert "KeyboardInterrupt" in err
     run = Run.open(tmp_path / "run")
     assert run.about["state"] == "running"
     with pytest.raises(FileNotFoundError, match="model does not exist: the run is not finished, resume its training"):
         run.model()
-    resumed = start(tmp_path / "run", "--resume")
-    assert resumed.stdout is not None
-    first = resumed.stdout.readline().split()
-    resumed.kill()
-    resumed.communicate()
-    last = out.split("\n")[-2].split() if out.strip() else ["4", "1"]
-    done = (int(last[0]) - 1) * 3 + int(last[1])
-    assert (int(first[0]) - 1) * 3 + int(first[1]) == done + 1
+    resumed = Child(train_and_tell, tmp_path / "run", True)
+    first = resumed.stdout.readline()
+    resumed.send_signal(signal.SIGKILL)
+    resumed.wait()
+    before, after = ([int(number) for number in line.split()] for line in ((last + out).splitlines()[-1], first))
+    assert 3 * after[0] + after[1] == 3 * before[0] + before[1] + 1
 
 
 def test_only_a_second_ctrl_c_is_granted_at_once():
@@ -224,13 +204,13 @@ def test_what_is_stopped_while_it_measures_has_its_epoch(data, config, tmp_path,
     assert untimed(resumed.progress.history) == untimed(whole.progress.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["save", "save_pretrained", "write_about"])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypatch, method, call):
+def test_a_run_that_died_before_a_write_goes_on(whole, data, config, tmp_path, monkeypatch, method, call):
     """Before the first checkpoint, between the best weights and the checkpoint, before the result: anywhere."""
     from fastcaps.training import checkpoint
 
-    trainer(data, config, tmp_path / "whole", validation=12).fit()
     owner = {"save": checkpoint, "save_pretrained": CapsNet, "write_about": Run}[method]
     original, seen = getattr(owner, method), 0
 
@@ -251,8 +231,8 @@ def test_a_run_that_died_before_a_write_goes_on(data, config, tmp_path, monkeypa
     assert died or call > 1
     started = (tmp_path / "cut" / "checkpoint.safetensors").exists()
     history = trainer(data, config, tmp_path / "cut", validation=12).fit(resume=started)
-    assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
-    assert untimed(history) == untimed(Run.open(tmp_path / "whole").metrics())
+    assert same(weights(whole / "model"), weights(tmp_path / "cut/model"))
+    assert untimed(history) == untimed(Run.open(whole).metrics())
 
 
 def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):

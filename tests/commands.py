@@ -1,0 +1,36 @@
+"""Run commands one after another in the processes that torchrun started: ``torchrun … -m tests.commands FILE``.
+
+Starting processes takes longer than most commands. FILE is JSON: per command a folder and the arguments of each rank.
+The folder gets what all ranks print (``out``, ``err``) and the exit code of each (``code-0``, …).
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch.distributed
+
+from fastcaps.cli import main
+
+
+def run(folder: Path, arguments: list[str]) -> None:
+    """Run a command in this rank as if its process had just started."""
+    for name, descriptor in (("out", 1), ("err", 2)):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    sys.stdout, sys.stderr, sys.argv = sys.__stdout__, sys.__stderr__, ["fastcaps", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        (folder / f"code-{os.environ['RANK']}").write_text(str(end.code))
+    assert sys.__stdout__ is not None
+    sys.__stdout__.flush()
+    if torch.distributed.is_initialized():  # after an error
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    for number, (folder, of_ranks) in enumerate(json.loads(Path(sys.argv[1]).read_text())):
+        # Each command has its own part of the launcher's store, as after a restart.
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = str(number)
+        run(Path(folder), of_ranks[int(os.environ["RANK"])])
