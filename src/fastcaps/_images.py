@@ -1,4 +1,4 @@
-"""The user's own image files: finding them, looking at them, decoding them safely."""
+"""Image files of the user: find, inspect and decode them safely."""
 
 import hashlib
 import io
@@ -22,16 +22,16 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says undecoded: its upright size, whether it is grey, and its SHA-256."""
+    """What is known of an image file without decoding it: upright size, whether it is gray, SHA-256."""
 
     height: int
     width: int
-    grey: bool
+    gray: bool
     sha256: str
 
 
 def image_files(folder: Path) -> list[Path]:
-    """All image files in a folder and those in it, by name; what is hidden or no image doesn't count."""
+    """Return all image files in a folder and its subfolders, sorted; hidden files are left out."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -42,7 +42,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def header(path: Path) -> Header:
-    """Look at an image file without decoding its pixels."""
+    """Read an image file without decoding its pixels."""
     content = path.read_bytes()
     with _opened(path, content) as image:
         w, h = image.size
@@ -85,8 +85,8 @@ def to_bytes(image: Image.Image, channels: int | None = None, size: tuple[int, i
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def grey_photograph(path: Path) -> NDArray[np.uint8]:
-    """A photograph ``(h w)`` in grey at its own size."""
+def gray_photograph(path: Path) -> NDArray[np.uint8]:
+    """Return a photograph ``(h w)`` in gray at its own size."""
     with no_bombs():
         pixels: NDArray[np.uint8] = decode(path, None, 1)[0]
         return pixels
@@ -94,10 +94,10 @@ def grey_photograph(path: Path) -> NDArray[np.uint8]:
 
 @contextmanager
 def no_bombs() -> Iterator[None]:
-    """While images are opened, in any thread, make Pillow's warning about decompression bombs an error.
+    """Turn Pillow's warning about decompression bombs into an error, in all threads.
 
-    Filters of warnings belong to the whole process, so this is entered once around all threads, not in each, and not
-    in the background. Without it the image is refused likewise, with Pillow's warning before.
+    Warning filters belong to the whole process, so enter this once around all threads, and not in the background.
+    Without it such an image is refused as well, after Pillow's warning.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -106,7 +106,7 @@ def no_bombs() -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path, content: bytes) -> Iterator[Image.Image]:
-    """An image whose every failure, now or while it is decoded, is one error that names the file."""
+    """Open an image; every failure, also while it is decoded, becomes one ValueError that names the file."""
     try:
         with Image.open(io.BytesIO(content)) as image:
             if image.width * image.height > (Image.MAX_IMAGE_PIXELS or math.inf):

@@ -1,4 +1,4 @@
-"""Classes that are known by a name: normalizations and routings, built in or of one's own."""
+"""Classes by name: normalizations and routings, built in or of the user."""
 
 import dataclasses
 import importlib
@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Modules or files that define classes of one's own, separated by commas: imported when a name is not known.
+# Modules or files that define classes of the user, separated by commas: imported when a name is unknown.
 VARIABLE = "FASTCAPS_PLUGINS"
-# Packages announce theirs as entry points of this group.
+# Packages declare theirs as entry points of this group.
 GROUP = "fastcaps.plugins"
 
 
@@ -30,7 +30,7 @@ class Registry(Generic[T]):
         self._classes: dict[str, type[T]] = {}
 
     def register(self, cls: type[T]) -> None:
-        """Take a class in by its name; one that defines no name is left out."""
+        """Add a class by its name; one without a name is left out."""
         name = cls.__dict__.get("name")
         if name is None:
             return
@@ -47,7 +47,7 @@ class Registry(Generic[T]):
         self._classes[name] = cls
 
     def forget(self, name: str) -> None:
-        """Take a class out again."""
+        """Remove a class."""
         self._classes.pop(name, None)
 
     def names(self) -> list[str]:
@@ -55,7 +55,7 @@ class Registry(Generic[T]):
         return list(self._classes)
 
     def make(self, name: str, **options: Any) -> T:
-        """Return an object of the class of this name; options that the class does not take are left out."""
+        """Return an object of the class with this name; options that the class does not take are left out."""
         if name not in self._classes:
             load_plugins()
         if name not in self._classes:
@@ -69,19 +69,20 @@ class Registry(Generic[T]):
         return cls(**{option: value for option, value in options.items() if option in accepted})
 
 
-def options_of(thing: Any) -> dict[str, Any]:
-    """Return the arguments that an object was made with, for files: the fields of a dataclass.
+def options_of(value: Any) -> dict[str, Any]:
+    """Return the arguments of an object for a file: the fields of a dataclass.
 
-    A class that takes arguments and is no dataclass is refused: they would be lost.
+    Raises:
+        ValueError: its class takes arguments and is no dataclass, so that they would be lost.
     """
-    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        return dataclasses.asdict(thing)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
     parameters = [
-        name for name, one in inspect.signature(type(thing)).parameters.items() if one.kind < one.VAR_POSITIONAL
+        name for name, one in inspect.signature(type(value)).parameters.items() if one.kind < one.VAR_POSITIONAL
     ]
     if parameters:
         raise ValueError(
-            f"{type(thing).__name__} takes {', '.join(parameters)}, which a file would lose: make it a dataclass"
+            f"{type(value).__name__} takes {', '.join(parameters)}, which a file would lose: make it a dataclass"
         )
     return {}
 

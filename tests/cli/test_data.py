@@ -141,7 +141,7 @@ def test_preview_writes_a_picture(folder, tmp_path):
 def test_preview_of_a_folder(tmp_path, monkeypatch):
     for name in ("a", "b"):
         for k in range(3):
-            tiny.save_image(tmp_path / "mine" / name / f"{k}.png", colour=True)
+            tiny.save_image(tmp_path / "mine" / name / f"{k}.png", color=True)
     monkeypatch.chdir(tmp_path)
     assert run("preview", "mine").exit_code == 0
     assert (tmp_path / "mine.png").is_file()

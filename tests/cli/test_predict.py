@@ -117,7 +117,7 @@ def test_refusals(file, pictures, tmp_path, monkeypatch):
     other = invoke("predict", file, picture, "--routing", "both", code=1)
     assert "model.onnx was exported with fast routing, both was asked for: export that, too, or" in other.stderr
     missing = invoke("predict", tmp_path / "none.onnx", picture, code=1)
-    assert missing.stderr.endswith("none.onnx does not exist: make it with fastcaps export\n")
+    assert missing.stderr.endswith("none.onnx does not exist, expected a file from fastcaps.export\n")
     assert "nothing is no run: it has no run.json" in invoke("predict", "nothing", picture, code=1).stderr
     assert invoke("predict", file, code=2)
     monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "torch" else name)

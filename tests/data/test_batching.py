@@ -106,7 +106,10 @@ def test_what_comes_out():
     ("options", "message"),
     [
         ({"batch_size": 0}, r"batch_size is 0, expected at least 1"),
-        ({"view": SHIFT, "shuffle_seed": None}, r"augmentation needs a shuffle_seed: give one, or its"),
+        (
+            {"view": SHIFT, "shuffle_seed": None},
+            r"shuffle_seed is None, expected a number for an augmentation: give one, or view=",
+        ),
         ({"shuffle_seed": -1}, r"shuffle_seed is -1, expected at least 0"),
         ({"epoch": -2}, r"epoch is -2, expected at least 0"),
         ({"start": 6}, r"start is 6, expected 0 to 5, the steps of an epoch"),

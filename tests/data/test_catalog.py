@@ -114,7 +114,7 @@ def test_a_loose_file_beside_the_archive_is_verified_too(home, cache):
     home.content = zipped()
     (cache / "rotated_mnist").mkdir()
     (cache / "rotated_mnist" / tiny.files_of(SETS["rotated_mnist"])[1].name).write_bytes(b"")
-    with pytest.raises(ValueError, match=r"float_test\.amat is empty: fetch it again"):
+    with pytest.raises(ValueError, match=r"float_test\.amat is empty: download it again"):
         download("rotated_mnist", original=True)
 
 

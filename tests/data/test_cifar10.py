@@ -65,7 +65,7 @@ def test_a_damaged_tarball(tmp_path, contents):
     with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz can't be unpacked \(.*\): it is damaged"):
         load("cifar10", data_dir=tmp_path)
     path.write_bytes(tiny.tar_bytes(dict(zip(names[:-1], contents, strict=False))))
-    with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz has no test_batch\.bin in it: fetch it again"):
+    with pytest.raises(ValueError, match=r"cifar-10-binary\.tar\.gz has no test_batch\.bin in it: download it again"):
         load("cifar10", data_dir=tmp_path)
     path.write_bytes(tiny.tar_bytes(dict(zip(names, [contents[1], *contents[1:]], strict=True))))
     with pytest.raises(

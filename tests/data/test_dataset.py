@@ -86,9 +86,14 @@ def test_holding_out_a_validation_part(digits):
 
 @pytest.mark.parametrize("held_out", [0, 1437, 0.0, 1.0, -0.5, True])
 def test_what_cannot_be_held_out(digits, held_out):
-    message = rf"^{held_out} of 1437 training images can't be held out: expected a fraction .* from 1 to 1436$"
+    message = rf"^held_out is {held_out}, expected a fraction .* from 1 to 1436 for 1437 training images$"
     with pytest.raises(ValueError, match=message):
         digits.validation_split(held_out)
+
+
+def test_sets_and_splits_show_themselves(digits):
+    assert repr(digits) == "DataSet('digits', 1,437 training and 360 test images of 1×28×28, 10 classes, original)"
+    assert repr(digits.test) == "Split(360 images, in memory)"
 
 
 def test_a_set_cannot_be_changed(digits):

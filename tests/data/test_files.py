@@ -64,10 +64,10 @@ def test_looked_for_in_the_named_folder_then_the_data_folder_then_the_cache(tmp_
 
 
 def test_folders_that_are_not_there(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"the data folder .*nowhere is not a folder: create it"):
+    with pytest.raises(FileNotFoundError, match=r"data_dir is .*nowhere, which is not a folder: create it"):
         files.roots(tmp_path / "nowhere")
     monkeypatch.setenv("FASTCAPS_DATA", str(tmp_path / "gone"))
-    with pytest.raises(FileNotFoundError, match=r"\$FASTCAPS_DATA .*gone is not a folder: create it"):
+    with pytest.raises(FileNotFoundError, match=r"\$FASTCAPS_DATA is .*gone, which is not a folder: create it"):
         files.roots()
 
 
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_made_is_no_failed_home(home, tmp_path, where, r
     (tmp_path / where).parent.mkdir(exist_ok=True)
     (tmp_path / where).write_text("a file")
     message = (
-        rf"^{tmp_path}/cache/some_set can't be made or written to \({reason}\): make room for it, or choose another"
+        rf"^{tmp_path}/cache/some_set can't be created or written to \({reason}\): free space, or give another folder"
     )
     with pytest.raises(OSError, match=message) as caught:
         fetch(wanted(f"{home}/good/file.bin"), tmp_path / "cache")
@@ -165,7 +165,7 @@ def test_a_folder_that_may_not_be_written_to(home, tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", denied)  # root may write to any folder
-    with pytest.raises(OSError, match=r"new/some_set can't be made or written to \(Permission denied\): make room"):
+    with pytest.raises(OSError, match=r"new/some_set can't be created or written to \(Permission denied\): free space"):
         fetch(wanted(f"{home}/good/file.bin"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -192,16 +192,14 @@ def test_a_full_disk_is_no_failed_home(home, cache, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files._Progress, "update", full)
-    message = (
-        r"some_set can't be made or written to \(No space left on device\): make room for it, or choose another place"
-    )
+    message = r"some_set can't be created or written to \(No space left on device\): free space, or give another folder"
     with pytest.raises(OSError, match=message):
         fetch(wanted(f"{home}/good/file.bin", f"{home}/good/again/file.bin"), cache)
     assert not (cache / "some_set").exists()
 
 
 def _no_good(found):
-    raise ValueError(f"{found[0].title} is no good: it is damaged; delete it and fetch it again")
+    raise ValueError(f"{found[0].title} is no good: it is damaged; delete it and download it again")
 
 
 def test_what_has_no_published_hash_gets_its_name_only_when_its_form_is_right(home, cache):

@@ -107,14 +107,14 @@ def test_large_images_are_made_smaller_unless_a_size_is_given(tmp_path):
     assert load(tmp_path, size=(30, 40), channels=3).image_shape == (3, 30, 40)
 
 
-def test_one_colour_image_makes_the_set_colour(divided):
-    tiny.save_image(divided / "test" / "dog" / "colour.png", colour=True)
+def test_one_color_image_makes_the_set_color(divided):
+    tiny.save_image(divided / "test" / "dog" / "color.png", color=True)
     data = load(divided)
     assert data.image_shape == (3, 20, 24)
     assert data.config().standardize
     assert data.augmentation.fill == "edge"
-    grey = everything(data.train)
-    assert torch.equal(grey[:, 0], grey[:, 2])
+    gray = everything(data.train)
+    assert torch.equal(gray[:, 0], gray[:, 2])
     assert load(divided, channels=1).image_shape == (1, 20, 24)
 
 
@@ -154,9 +154,9 @@ def test_the_network_fits_the_images(divided):
         ({"size": (20, 0)}, r"size is \(20, 0\), expected a whole number of at least 1, or two"),
         ({"size": (20, 2.5)}, r"size is \(20, 2\.5\), expected a whole number of at least 1, or two"),
         ({"size": "20"}, r"size is '20', expected a whole number of at least 1, or two"),
-        ({"channels": 2}, r"channels is 2, expected 1 for grey or 3 for colour"),
-        ({"channels": 0}, r"channels is 0, expected 1 for grey or 3 for colour"),
-        ({"channels": 3.0}, r"channels is 3\.0, expected 1 for grey or 3 for colour"),
+        ({"channels": 2}, r"channels is 2, expected 1 for gray or 3 for color"),
+        ({"channels": 0}, r"channels is 0, expected 1 for gray or 3 for color"),
+        ({"channels": 3.0}, r"channels is 3\.0, expected 1 for gray or 3 for color"),
         ({"test_fraction": 1.0}, r"test_fraction is 1\.0, expected a number between 0 and 1"),
         ({"photographs": "x"}, r"photographs was given as 'x', which has no meaning for a folder of images"),
     ],
@@ -210,7 +210,7 @@ def test_classes_that_differ(divided):
 
 
 def test_too_few_classes(tmp_path):
-    with pytest.raises(ValueError, match=r"has 0 class folders, expected at least 2: one sub-folder of"):
+    with pytest.raises(ValueError, match=r"has 0 class folders, expected at least 2: one subfolder of"):
         load(tmp_path)
     tiny.save_image(tmp_path / "train" / "a.png")
     with pytest.raises(ValueError, match=r"has 1 class folders \(train\), expected at least 2"):

@@ -72,7 +72,7 @@ def test_nothing_to_make_it_from(mnist, cache):
 
 
 def test_no_image_is_drawn_twice(mnist, monkeypatch):
-    monkeypatch.setattr(variants, "_turned", lambda images, angles: images)
+    monkeypatch.setattr(variants, "rotate", lambda images, angles: images)
     data = load("rotated_mnist", data_dir=mnist)
     drawn = torch.cat([everything(data.train), everything(data.test)]).flatten(1)
     assert len(torch.unique(drawn, dim=0)) == 70
@@ -80,7 +80,7 @@ def test_no_image_is_drawn_twice(mnist, monkeypatch):
 
 def test_turning_by_quarters_is_exact():
     images = np.random.default_rng(0).integers(0, 256, (4, 1, 28, 28), np.uint8)
-    turned = variants._turned(images, np.arange(4) * np.pi / 2)
+    turned = variants.rotate(images, np.arange(4) * np.pi / 2)
     for k in range(4):
         assert (turned[k, 0] == np.rot90(images[k, 0], -k)).all() or (turned[k, 0] == np.rot90(images[k, 0], k)).all()
 
@@ -99,13 +99,13 @@ def test_turning_agrees_with_a_loop_over_pixels():
             fy, fx = sy - top, sx - left
             corners = padded[top : top + 2, left : left + 2]
             expected[y, x] = np.array([1 - fy, fy]) @ corners @ np.array([1 - fx, fx])
-    turned = variants._turned(image[None, None], np.array([angle]))[0, 0]
-    # Half a grey level of rounding, and a hair for the order of operations.
+    turned = variants.rotate(image[None, None], np.array([angle]))[0, 0]
+    # Half a gray level of rounding, and a hair for the order of operations.
     assert np.abs(turned - expected).max() <= 0.5 + 1e-9
 
 
 def _photograph(path, seed, size=(60, 90)):
-    tiny.save_image(path, size, colour=True, value=seed)
+    tiny.save_image(path, size, color=True, value=seed)
 
 
 def test_backgrounds_are_the_brighter_of_digit_and_patch(mnist, tmp_path, monkeypatch):
@@ -117,9 +117,9 @@ def test_backgrounds_are_the_brighter_of_digit_and_patch(mnist, tmp_path, monkey
     assert set(data.provenance["recipe"]["photographs"]) == {"a.png", "deep/b.png"}
     halves = []
     for path, cut in ((photographs / "a.png", np.s_[:, :45]), (photographs / "deep" / "b.png", np.s_[:50])):
-        grey = np.asarray(Image.open(path).convert("L"))
+        gray = np.asarray(Image.open(path).convert("L"))
         rest = np.s_[:, 45:] if cut == np.s_[:, :45] else np.s_[50:]
-        halves.append((grey[cut], grey[rest]))
+        halves.append((gray[cut], gray[rest]))
     random = np.random.default_rng(0)
     (train, train_labels), (test, test_labels) = tiny.digit_images(60), tiny.digit_images(20, 1)
     whole = (train[:, None], train_labels), (test[:, None], test_labels)
@@ -159,10 +159,10 @@ def test_texture_is_the_standard_deviation():
 
 def test_photographs_that_cannot_be_used(mnist, tmp_path):
     folder = tmp_path / "photographs"
-    with pytest.raises(FileNotFoundError, match=r"photographs' folder .*photographs is not a folder"):
+    with pytest.raises(FileNotFoundError, match=r"photographs is .*photographs, which is not a folder"):
         load("background_mnist", data_dir=mnist, photographs=folder)
     folder.mkdir()
-    with pytest.raises(ValueError, match=r"photographs' folder .*photographs has no images in it"):
+    with pytest.raises(ValueError, match=r"photographs is .*photographs, a folder without images"):
         load("background_mnist", data_dir=mnist, photographs=folder)
     _photograph(folder / "small.png", 1, (30, 40))
     with pytest.raises(ValueError, match=r"small\.png is 30×40, too small for patches of 28×28"):
@@ -190,14 +190,14 @@ def test_a_damaged_cache_is_made_anew(mnist, cache, damage):
         document.write_text("{")
     else:
         document.write_text('{"recipe": {}, "sha256": ""}')
-    with pytest.warns(UserWarning, match=rf"{images.name} is damaged \(.+\) and is made anew"):
+    with pytest.warns(UserWarning, match=rf"{images.name} is damaged \(.+\) and is generated again"):
         again = load("rotated_mnist", data_dir=mnist)
     assert images.read_bytes() == whole
     assert again.fingerprint == first.fingerprint
 
 
 def test_interrupting_leaves_nothing_to_be_taken_for_whole(mnist, cache, monkeypatch):
-    turned, calls = variants._turned, []
+    turned, calls = variants.rotate, []
 
     def interrupted(images, angles):
         calls.append(len(images))
@@ -206,7 +206,7 @@ def test_interrupting_leaves_nothing_to_be_taken_for_whole(mnist, cache, monkeyp
         return turned(images, angles)
 
     with monkeypatch.context() as patch:
-        patch.setattr(variants, "_turned", interrupted)
+        patch.setattr(variants, "rotate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             load("rotated_mnist", data_dir=mnist)
     assert not (cache / "generated").exists()

@@ -53,7 +53,7 @@ def files_of(entry: NamedSet) -> tuple[File, ...]:
     return entry.files.files
 
 
-def located(wanted: Files | None, *places: Path) -> list[files.Found]:
+def located(wanted: Files | None, *places: Path) -> list[files.LocalFile]:
     """Where all files of a set are."""
     assert wanted is not None
     return [item for item in files.locate(wanted, places) if item is not None]
@@ -128,10 +128,10 @@ def amat_bytes(images, labels):
     return buffer.getvalue()
 
 
-def save_image(path: Path, size=(20, 24), colour=False, value=None) -> None:
+def save_image(path: Path, size=(20, 24), color=False, value=None) -> None:
     """An image of height × width."""
     random = np.random.default_rng(list(path.name.encode()) if value is None else value)
-    pixels = random.integers(0, 256, (*size, 3) if colour else size, np.uint8)
+    pixels = random.integers(0, 256, (*size, 3) if color else size, np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
 

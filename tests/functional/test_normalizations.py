@@ -1,4 +1,4 @@
-"""Squash and the normalisations against equations 1 and 2."""
+"""Squash and the normalizations against equations 1 and 2."""
 
 import numpy as np
 import pytest

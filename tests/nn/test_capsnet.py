@@ -191,7 +191,7 @@ def test_predict_is_the_longest_capsule(model):
 
 
 @given(st.floats(0.01, 100), st.floats(-5, 5))
-def test_standardisation_forgets_brightness_and_contrast(scale, offset):
+def test_standardization_forgets_brightness_and_contrast(scale, offset):
     images = torch.rand(2, 3, 4, 5, dtype=torch.float64)
     result = standardized(images)
     torch.testing.assert_close(result.flatten(1).mean(1), torch.zeros(2, dtype=torch.float64))
@@ -244,7 +244,7 @@ def test_weights_for_fixed_coefficients_keep_lengths(types, sparse):
 
 
 def test_a_fixed_deviation_would_saturate():
-    """What the initialisation is for: at σ = 0.1 the paper's 1152 capsules leave squash no slope."""
+    """What the initialization is for: at σ = 0.1 the paper's 1152 capsules leave squash no slope."""
     config = CapsNetConfig.mnist()
     layer = CapsNet(config).routing
     lower = torch.randn(4, 1152, 8)

@@ -11,7 +11,7 @@ from tests.ranks import Child
 
 from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, fold
 from fastcaps._files import write_atomically
-from fastcaps.nn.pretrained import weights_hash
+from fastcaps.nn.pretrained import save_folded_from, weights_hash
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_weights_must_fit_exactly(folder, model):
     with pytest.raises(ValueError, match=r"lacks stem.conv.bias and has the unknown extra: it is not of this model"):
         CapsNet.from_pretrained(folder)
     damage_weights(folder, {**state, "stem.conv.bias": bias[:4].clone()})
-    with pytest.raises(ValueError, match=r"stem.conv.bias has shape \(4,\), the configuration beside it wants \(6,\)"):
+    with pytest.raises(ValueError, match=r"stem.conv.bias has shape \(4,\), the configuration expects \(6,\)"):
         CapsNet.from_pretrained(folder)
     damage_weights(folder, {**state, "stem.conv.bias": bias.long()})
     with pytest.raises(ValueError, match=r"stem.conv.bias is torch.int64, expected a floating-point type"):
@@ -209,3 +209,69 @@ def test_the_hash_ignores_the_decoder_only(config):
         model.routing.weight[0, 0, 0, 0] += 1
     assert weights_hash(model) != first
     assert weights_hash(CapsNet(CapsNetConfig.from_dict({**config.to_dict(), "class_dimension": 8}))) != first
+
+
+@pytest.fixture
+def folded(model, folder):
+    """A folded network that is stored as the network and the coefficients it is folded from."""
+    coefficients = torch.rand(model.config.lower_capsules, 3, dtype=torch.float64)
+    safetensors.torch.save_file({"values": coefficients}, folder.parent / "master.safetensors")
+    save_folded_from(folder.parent / "fast", "model", "master.safetensors", {"data": "none"})
+    return folder.parent / "fast"
+
+
+def test_a_folded_network_that_is_not_stored(model, folded):
+    again = FastCapsNet.from_pretrained(folded)
+    coefficients = safetensors.torch.load_file(folded.parent / "master.safetensors")["values"]
+    images = torch.rand(3, 2, 14, 12)
+    assert torch.equal(again(images).lengths, fold(model, coefficients)(images).lengths)
+    assert again.provenance == {"data": "none"}
+
+
+@pytest.mark.parametrize("parts", [[], "model", {"model": "model"}, {"model": 1, "coefficients": "a"}])
+def test_parts_of_a_folded_network_that_are_damaged(folded, parts):
+    rewrite(folded, folded_from=parts)
+    message = r"config\.json is damaged: folded_from lacks one of model, coefficients, coefficients_sha256"
+    with pytest.raises(ValueError, match=message):
+        FastCapsNet.from_pretrained(folded)
+
+
+@pytest.mark.parametrize("entry", ["model", "coefficients"])
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc/passwd", "a/b", "..", ".", ""])
+def test_parts_of_a_folded_network_are_beside_it(folded, entry, name):
+    parts = json.loads((folded / "config.json").read_text())["folded_from"]
+    rewrite(folded, folded_from=parts | {entry: name})
+    with pytest.raises(ValueError, match=r"config\.json: folded_from is .*, expected names of files beside .*fast"):
+        FastCapsNet.from_pretrained(folded)
+
+
+def test_parts_of_a_folded_network_that_are_missing_or_others(folded):
+    coefficients = folded.parent / "master.safetensors"
+    content = coefficients.read_bytes()
+    coefficients.write_bytes(content[:-1])
+    with pytest.raises(ValueError, match=r"master\.safetensors is damaged or belongs to another model: its SHA-256"):
+        FastCapsNet.from_pretrained(folded)
+    coefficients.unlink()
+    with pytest.raises(FileNotFoundError, match=r"master\.safetensors does not exist"):
+        FastCapsNet.from_pretrained(folded)
+    coefficients.write_bytes(content)
+    weights = folded.parent / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes() + b"x")
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or belongs to another model"):
+        FastCapsNet.from_pretrained(folded)
+
+
+@pytest.mark.parametrize("content", [b"junk", safetensors.torch.save({"others": torch.zeros(2)})])
+def test_a_file_without_coefficients(folded, content):
+    (folded.parent / "master.safetensors").write_bytes(content)
+    save_folded_from(folded, "model", "master.safetensors", {})  # the hash is right, the content isn't
+    with pytest.raises(ValueError, match=r"master\.safetensors holds no coefficients: "):
+        FastCapsNet.from_pretrained(folded)
+
+
+def test_coefficients_of_another_network(folded):
+    coefficients = folded.parent / "master.safetensors"
+    safetensors.torch.save_file({"values": torch.ones(2, 3)}, coefficients)
+    save_folded_from(folded, "model", "master.safetensors", {})
+    with pytest.raises(ValueError, match=r"coefficients have shape \(2, 3\), expected"):
+        FastCapsNet.from_pretrained(folded)

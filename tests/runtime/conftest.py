@@ -41,7 +41,7 @@ def some_images(config: CapsNetConfig, count: int = 20) -> torch.Tensor:
 
 def exported(network: CapsNet | FastCapsNet, path: Path, **options: Any) -> Path:
     images = some_images(network.config, 40)
-    # Labelled by the network itself: it is right about all of them.
+    # Labeled by the network itself: it is right about all of them.
     tests = [(images, network.predict(images))]
     defaults: dict[str, Any] = {"calibration": [images], "threads": 1, "background": 0.0}
     export(network, path, tests=tests, **(defaults | options))

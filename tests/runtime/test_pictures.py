@@ -25,7 +25,7 @@ def test_it_is_what_the_test_view_shows(tmp_path):
 
 @pytest.mark.parametrize("size", [(28, 28), (280, 140), (9, 30)])
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "LA"])
-def test_any_size_and_colour(size, mode, tmp_path):
+def test_any_size_and_color(size, mode, tmp_path):
     Image.new(mode, size).save(tmp_path / "a.png")
     assert network_input(tmp_path / "a.png", CapsNetConfig.mnist()).shape == (1, 28, 28)
     assert network_input(tmp_path / "a.png", CapsNetConfig.cifar10()).shape == (3, 24, 24)

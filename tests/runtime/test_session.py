@@ -87,5 +87,5 @@ def test_a_missing_runtime_says_what_to_install(model_file, monkeypatch):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(IsADirectoryError, match="is a folder, expected a file that fastcaps export made"):
+    with pytest.raises(IsADirectoryError, match="is a folder, expected a file from fastcaps.export"):
         load(tmp_path)

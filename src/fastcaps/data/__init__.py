@@ -1,7 +1,7 @@
 """Training and test sets by name, and the user's own images, ready for a capsule network.
 
-`load` gives a `DataSet`, `batches` goes through one of its parts. Nothing here standardises: images are
-between 0 and 1 as the decoder's target is, and a network that wants them standardised does so itself.
+`load` returns a `DataSet`, `batches` iterates over one of its parts. Images are between 0 and 1, as the decoder's
+target is; a network that needs standardized images standardizes them itself.
 """
 
 from typing import TYPE_CHECKING

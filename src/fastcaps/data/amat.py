@@ -1,8 +1,8 @@
-"""The ``.amat`` files of 2007 (Larochelle et al.): one image a line, 784 numbers between 0 and 1, then the label.
+"""The ``.amat`` files of 2007 (Larochelle et al.): one image per line, 784 numbers between 0 and 1, then the label.
 
-Public readers take the pixels of the rotation files row after row. Of the background files some say that they go column
-after column, as MATLAB writes. Rather than trust either, the background digits are looked at: the mean of all ones
-stands upright, so its pixels spread more down than across. (Rotated digits don't tell: their mean is round either way.)
+Public readers take the pixels of the rotation files by rows. Some take those of the background files by columns, as
+MATLAB writes them. The digits themselves decide: the mean of all ones is upright, so its pixels spread more vertically
+than horizontally. (The mean of rotated digits is round either way, and decides nothing.)
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcaps.data.files import Found, lines
+from fastcaps.data.files import LocalFile, lines
 from fastcaps.data.idx import Arrays, check
 from fastcaps.data.registry import NamedSet
 
@@ -20,16 +20,16 @@ from fastcaps.data.registry import NamedSet
 _LINES = 2000
 
 
-def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """Training and test images ``(n 1 h w)`` with labels ``(n)``, and the SHA-256 of each file."""
+def load(entry: NamedSet, items: Sequence[LocalFile]) -> tuple[Arrays, Arrays, dict[str, str]]:
+    """Return training and test images ``(n 1 h w)`` with labels ``(n)``, and the SHA-256 of each file."""
     parts, digests = [], {}
-    for item, count in zip(found, (entry.train, entry.test), strict=True):
+    for item, count in zip(items, (entry.train, entry.test), strict=True):
         images, labels, digests[item.file.name] = _parse(entry, item)
         check(entry, entry.image_shape[1:], len(images), item.title, labels, item.title)
         if len(images) != count:
             raise ValueError(
                 f"{item.title} has {len(images)} images, expected {count}: "
-                "it is truncated or another file; fetch it again"
+                "it is truncated or another file; download it again"
             )
         parts.append((images, labels))
     if entry.name == "background_mnist" and lies_down(*parts[0]):
@@ -38,24 +38,24 @@ def load(entry: NamedSet, found: Sequence[Found]) -> tuple[Arrays, Arrays, dict[
 
 
 def lies_down(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> bool:
-    """Whether the ones among images ``(n 1 h w)`` lie on their side: columns read as rows."""
+    """Return whether the ones among images ``(n 1 h w)`` lie on their side, because columns were read as rows."""
     ones = images[labels == 1, 0]  # (n, h, w)
     if not len(ones):
         return False
-    # What is brighter than usual is the digit; the backgrounds average out.
+    # Pixels brighter than the median are the digit; the backgrounds average out.
     mean = np.maximum(ones.mean(0) - np.median(ones.mean(0)), 0.0)
-    down, across = (_spread(mean.sum(axis)) for axis in (1, 0))
-    return bool(down < across)
+    vertical, horizontal = (_spread(mean.sum(axis)) for axis in (1, 0))
+    return bool(vertical < horizontal)
 
 
 def _spread(weights: NDArray[np.float64]) -> float:
     places = np.arange(len(weights))
     total = max(float(weights.sum()), 1e-12)
-    centre = (weights * places).sum() / total
-    return float((weights * (places - centre) ** 2).sum() / total)
+    center = (weights * places).sum() / total
+    return float((weights * (places - center) ** 2).sum() / total)
 
 
-def _parse(entry: NamedSet, item: Found) -> tuple[NDArray[np.uint8], NDArray[np.int64], str]:
+def _parse(entry: NamedSet, item: LocalFile) -> tuple[NDArray[np.uint8], NDArray[np.int64], str]:
     pixels = entry.image_shape[1] * entry.image_shape[2]
     digest = hashlib.sha256()
     images, labels = [], []
@@ -73,7 +73,7 @@ def _parse(entry: NamedSet, item: Found) -> tuple[NDArray[np.uint8], NDArray[np.
         wrong = np.flatnonzero(~((values >= 0) & (values <= 1)).all(1))
         if len(wrong):
             raise ValueError(
-                f"{item.title} has a pixel outside 0 to 1 in line {text[wrong[0]][0]}: it is damaged; fetch it again"
+                f"{item.title} has a pixel outside 0 to 1 in line {text[wrong[0]][0]}: it is damaged; download it again"
             )
         wrong = np.flatnonzero(rows[:, -1] != np.floor(rows[:, -1]))
         if len(wrong):
@@ -83,12 +83,12 @@ def _parse(entry: NamedSet, item: Found) -> tuple[NDArray[np.uint8], NDArray[np.
         images.append(np.rint(values * 255).astype(np.uint8).reshape(-1, *entry.image_shape))
         labels.append(rows[:, -1].astype(np.int64))
     if not images:
-        raise ValueError(f"{item.title} is empty: fetch it again")
+        raise ValueError(f"{item.title} is empty: download it again")
     return np.concatenate(images), np.concatenate(labels), digest.hexdigest()
 
 
-def _numbers(text: list[tuple[int, bytes]], item: Found, columns: int) -> NDArray[np.float64]:
-    """Numbered lines as numbers; only when that fails are they looked at one by one, to say which."""
+def _numbers(text: list[tuple[int, bytes]], item: LocalFile, columns: int) -> NDArray[np.float64]:
+    """Parse numbered lines; if that fails, parse one by one to name the line that is wrong."""
     try:
         rows = np.loadtxt([line for _, line in text], ndmin=2)
         if rows.shape == (len(text), columns):
@@ -100,7 +100,7 @@ def _numbers(text: list[tuple[int, bytes]], item: Found, columns: int) -> NDArra
         if len(fields) != columns:
             raise ValueError(
                 f"{item.title} has {len(fields)} numbers in line {number}, expected {columns}: "
-                "it is truncated or damaged; fetch it again"
+                "it is truncated or damaged; download it again"
             )
         for field in fields:
             try:

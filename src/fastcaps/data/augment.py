@@ -1,8 +1,7 @@
-"""What a network sees of an image: at random changed in training, its middle in testing.
+"""What a network sees of an image: changed at random in training, its middle in testing.
 
-Plain PyTorch on whole batches. What is random about an image follows from five uniform numbers, so that
-whoever draws these decides what repeats: `augment` from a generator, `fastcaps.data.batches` from seed,
-epoch and step.
+Plain PyTorch on whole batches. The random changes of an image follow from five uniform numbers. `augment` draws them
+from a generator, `fastcaps.data.batches` from seed, epoch and step, so that they repeat.
 """
 
 import dataclasses
@@ -13,21 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-# Uniform numbers an image takes: down, across, flip, brightness, contrast.
+# Uniform numbers per image: vertical shift, horizontal shift, flip, brightness, contrast.
 CHANCES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Random changes of training images; only the crop concerns test images too.
+    """Random changes of training images. Only the crop applies to test images, too.
 
     Attributes:
-        shift: pixels by which an image moves at most, down or up and across.
-        fill: what comes in at its edge: ``"zero"`` (black), or ``"edge"`` (the outermost pixels again).
-        crop: height and width cut out of the image, anywhere in training, from the middle in testing.
-        flip: whether left and right change places in half of the images.
+        shift: largest shift in pixels, vertically and horizontally.
+        fill: of the pixels that a shift uncovers: ``"zero"`` (black), or ``"edge"`` (the outermost pixels, repeated).
+        crop: height and width of the crop, at a random place in training, in the middle in testing.
+        flip: whether to mirror half of the images horizontally.
         brightness: largest change, added to all pixels.
-        contrast: largest relative change of the distance from the mean of the image's channel.
+        contrast: largest relative change of the distance from the mean of a channel.
     """
 
     shift: int = 0
@@ -38,7 +37,7 @@ class Augmentation:
     contrast: float = 0.0
 
     def __post_init__(self) -> None:
-        """Bring JSON's lists to tuples, then refuse what can't work."""
+        """Convert lists from JSON to tuples, then check all values."""
         if self.crop is not None:
             object.__setattr__(self, "crop", tuple(self.crop))
         if type(self.shift) is not int or self.shift < 0:
@@ -59,26 +58,27 @@ class Augmentation:
         return cls(shift=max(1, round(min(height, width) / 14)), fill=fill)
 
     def augment(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Images ``(b c h w)``, floating-point between 0 and 1 or bytes, each changed at random.
+        """Change images ``(b c h w)``, floats between 0 and 1 or bytes, at random.
 
-        Returns float32 between 0 and 1, ``(b c h' w')`` with the crop's size.
+        Returns:
+            ``(b c h' w')`` of the size of the crop, float32 between 0 and 1.
         """
         chances = torch.rand(len(images), CHANCES, dtype=torch.float64, generator=generator)
         return self.apply(images, chances)
 
     def apply(self, images: Tensor, chances: Tensor) -> Tensor:
-        """As `augment`, with the uniform numbers ``(b 5)`` given, on any device."""
+        """As `augment`, from uniform numbers ``(b 5)``, on any device."""
         h, w = self._checked(images)
-        # What follows from the numbers goes to the images, not they themselves: not every device has float64.
+        # Not every device has float64, so only what follows from the numbers goes to the device.
         device = images.device
         if self.shift:
             margins = (self.shift,) * 4
-            # Only floating-point images can have their edges repeated.
+            # PyTorch repeats the edges of floating-point images only.
             images = pad(images, margins) if self.fill == "zero" else pad(as_float(images), margins, "replicate")
-        windows = images.unfold(2, h, 1).unfold(3, w, 1)  # (b, c, places down, places across, h, w)
-        down = (chances[:, 0] * windows.shape[2]).long().to(device)
-        across = (chances[:, 1] * windows.shape[3]).long().to(device)
-        views = as_float(windows[torch.arange(len(images), device=device), :, down, across])  # (b, c, h, w)
+        windows = images.unfold(2, h, 1).unfold(3, w, 1)  # (b, c, rows, columns, h, w)
+        row = (chances[:, 0] * windows.shape[2]).long().to(device)
+        column = (chances[:, 1] * windows.shape[3]).long().to(device)
+        views = as_float(windows[torch.arange(len(images), device=device), :, row, column])  # (b, c, h, w)
         if self.flip:
             views = torch.where((chances[:, 2] < 0.5).to(device)[:, None, None, None], views.flip(3), views)
         if self.brightness:
@@ -89,29 +89,29 @@ class Augmentation:
         return views.clamp_(0, 1) if self.brightness or self.contrast else views
 
     def test_view(self, images: Tensor) -> Tensor:
-        """Images ``(b c h w)``, floating-point between 0 and 1 or bytes: their middle, as float32."""
+        """Return the middle of images ``(b c h w)``, floats between 0 and 1 or bytes, as float32."""
         return as_float(self.middle(images))
 
     def middle(self, images: Tensor) -> Tensor:
-        """Images ``(b c h w)`` of any type: what of them the crop leaves in testing."""
+        """Return the middle of images ``(b c h w)`` of any type, as the crop leaves it in testing."""
         h, w = self._checked(images)
         top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
         return images[:, :, top : top + h, left : left + w]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From what `to_dict` gave."""
+        """Return the augmentation that `to_dict` described."""
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"the augmentation has unknown entries: {', '.join(unknown)}")
         return cls(**values)
 
     def _checked(self, images: Tensor) -> tuple[int, int]:
-        """Height and width of the result."""
+        """Check images, and return height and width of the result."""
         if images.ndim != 4:
             raise ValueError(f"images have shape {tuple(images.shape)}, expected (batch, channels, height, width)")
         h, w = self.crop or images.shape[2:]
@@ -124,12 +124,12 @@ class Augmentation:
 
     @staticmethod
     def _spread(chances: Tensor, largest: float) -> Tensor:
-        """Uniform numbers ``(b)`` from 0…1 to −largest…largest, for images ``(b c h w)``."""
+        """Scale uniform numbers ``(b)`` from 0…1 to −largest…largest, for images ``(b c h w)``."""
         return ((2 * chances - 1) * largest).float()[:, None, None, None]
 
 
 def as_float(images: Tensor) -> Tensor:
-    """Images as contiguous float32 between 0 and 1, from bytes or floating-point."""
+    """Return images, bytes or floats, as contiguous float32 between 0 and 1."""
     if images.dtype == torch.uint8:
         return images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
     return images.to(torch.float32).clamp(0, 1)

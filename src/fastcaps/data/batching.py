@@ -1,12 +1,11 @@
-"""Batches in an order that a seed and an epoch number fix, in parts for several ranks.
+"""Batches in an order that follows from a seed and an epoch number, divided among ranks.
 
-Step ``k`` of the whole job is images ``k·B … (k+1)·B − 1`` of the order, whatever the number of ranks; rank
-``r`` of ``R`` takes images ``⌊r·m / R⌋ … ⌊(r+1)·m / R⌋ − 1`` of its ``m``. So every image has its place once
-an epoch, all ranks make the same number of steps, and an image is changed in the same way on one rank as on
-many. Only the last step may be smaller than ``B``; when it has fewer images than there are ranks, some of
-them get an empty batch.
+Step ``k`` of the whole job has images ``k·B … (k+1)·B − 1`` of the order, for any number of ranks. Of its ``m`` images,
+rank ``r`` of ``R`` takes ``⌊r·m / R⌋ … ⌊(r+1)·m / R⌋ − 1``. So every image occurs once per epoch, all ranks have the
+same number of steps, and an image is augmented in the same way for any number of ranks. Only the last step may be
+smaller than ``B``; if it has fewer images than there are ranks, some ranks get an empty batch.
 
-Images that come from disk are read in the background, one step ahead of the one in use.
+Images on disk are read in a background thread, one step ahead.
 """
 
 from collections import deque
@@ -20,7 +19,7 @@ from torch import Tensor
 from fastcaps.data.augment import CHANCES, Augmentation
 from fastcaps.data.dataset import Split
 
-# Keeps the numbers that order an epoch apart from those that change its images.
+# Separate the random numbers of the order from those of the augmentation.
 _ORDER, _CHANCES = 0, 1
 
 
@@ -35,18 +34,16 @@ def batches(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Go through a part of a data set once.
+    """Iterate over a part of a data set once.
 
     Args:
         split: the part.
         batch_size: of all ranks together.
-        view: what becomes of the images: an `Augmentation` for training, or a function of bytes ``(b c h
-            w)`` that gives floating-point images, such as an augmentation's `test_view`, for testing and
-            accumulating.
-        shuffle_seed: of the order and of the augmentation; the order of the set when None.
+        view: an `Augmentation` for training, or a function from bytes ``(b c h w)`` to floating-point images for
+            testing and accumulating, such as `Augmentation.test_view`.
+        shuffle_seed: of the order and of the augmentation; None keeps the order of the set.
         epoch: number of this pass; each has its own order and augmentation.
-        start: the first step to give, so that a run goes on in the middle with the very batches it would
-            have had.
+        start: the first step to yield, so that a run resumes with the batches that it would have had.
         rank: number of this process.
         world: number of processes.
 
@@ -55,7 +52,9 @@ def batches(
     """
     steps = steps_per_epoch(split, batch_size)
     if isinstance(view, Augmentation) and shuffle_seed is None:
-        raise ValueError("augmentation needs a shuffle_seed: give one, or its test_view as the view")
+        raise ValueError(
+            "shuffle_seed is None, expected a number for an augmentation: give one, or view=augmentation.test_view"
+        )
     for name, value in (("shuffle_seed", shuffle_seed or 0), ("epoch", epoch)):
         if value < 0:
             raise ValueError(f"{name} is {value}, expected at least 0")
@@ -67,7 +66,7 @@ def batches(
 
 
 def steps_per_epoch(split: Sized, batch_size: int) -> int:
-    """Number of batches in which a part of a data set comes, the last one perhaps smaller."""
+    """Return the number of batches of a part of a data set, the last one perhaps smaller."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}, expected at least 1")
     return -(-len(split) // batch_size)
@@ -90,7 +89,7 @@ def _generate(
         order = torch.from_numpy(np.random.default_rng([_ORDER, seed, epoch]).permutation(count))
 
     def share(step: int) -> tuple[int, slice, Tensor]:
-        """Of a step the number of images, this rank's part of them, and their numbers."""
+        """Return the number of images of a step, the slice of this rank, and the indices in it."""
         whole = order[step * batch_size : (step + 1) * batch_size]
         mine = slice(rank * len(whole) // world, (rank + 1) * len(whole) // world)
         return len(whole), mine, whole[mine]
@@ -109,7 +108,7 @@ def _generate(
 
 
 def _ahead(read: Callable[[int], Tensor], steps: Sequence[int]) -> Iterator[Tensor]:
-    """What is read for each step; the next is read while one is used, and never more than that."""
+    """Yield what ``read`` returns for each step, and read the next step, but no more, meanwhile."""
     with ThreadPoolExecutor(1) as reader:
         waiting: deque[Future[Tensor]] = deque()
         for step in steps:

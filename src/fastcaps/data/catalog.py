@@ -148,7 +148,7 @@ def _status(entry: NamedSet, places: list[Path]) -> SetStatus:
     )
 
 
-def _located(entry: NamedSet, places: list[Path]) -> list[files.Found] | None:
+def _located(entry: NamedSet, places: list[Path]) -> list[files.LocalFile] | None:
     """All files of a set, or None when one is missing."""
     if entry.files is None:
         return None

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the library: two parts with labels, and where they come from."""
+"""Data sets: a training part and a test part with labels, and where they come from."""
 
 import hashlib
 import json
@@ -29,11 +29,11 @@ _EDGES = 256
 
 @final
 class Split:
-    """A part of a data set: labels in memory, images in memory or read when wanted.
+    """A part of a data set: labels in memory, images in memory or read when needed.
 
     Attributes:
-        labels: class numbers ``(n)``, int64.
-        streams: whether images come from disk, so that it pays to read some before they are wanted.
+        labels: classes ``(n)``, int64.
+        streams: whether reading is slow, so that `batches` reads ahead in a background thread.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Split:
         *,
         streams: bool = False,
     ) -> None:
-        """A part of images that ``read`` gives.
+        """Make a part of the images that ``read`` returns.
 
         Args:
-            labels: of these images ``(n)``.
-            read: from places ``(b)`` to bytes ``(b c h w)``; in another thread when it streams.
-            chosen: the place of each image for ``read`` ``(n)``; one after the other when None.
-            streams: whether it reads from disk.
+            labels: ``(n)``.
+            read: from indices ``(b)`` to bytes ``(b c h w)``; called in another thread when it streams.
+            chosen: index of each image for ``read`` ``(n)``; 0 to n − 1 when None.
+            streams: whether reading is slow, such as from disk.
         """
         self.labels = labels
         self.streams = streams
@@ -61,37 +61,40 @@ class Split:
         """Number of images."""
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        """Return the number of images and where they are."""
+        return f"Split({len(self):,} images, {'read when needed' if self.streams else 'in memory'})"
+
     def images(self, indices: Tensor) -> Tensor:
-        """Images of these numbers ``(b)`` as bytes ``(b c h w)``, at the size in which the set has them."""
+        """Return the images at indices ``(b)`` as bytes ``(b c h w)``, before any crop."""
         return self._read(indices if self._chosen is None else self._chosen[indices])
 
     def subset(self, indices: Tensor) -> "Split":
-        """Only the images of these numbers ``(m)``, in this order."""
+        """Return the images at indices ``(m)``, in this order."""
         chosen = indices if self._chosen is None else self._chosen[indices]
         return Split(self.labels[indices], self._read, chosen, streams=self.streams)
 
     def first(self, count: int | None) -> "Split":
-        """Only so many; all when None."""
+        """Return the first images; all when ``count`` is None."""
         return self if count is None else self.subset(torch.arange(min(count, len(self))))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DataSet:
-    """A training part and a test part, and what one must know of them.
+    """A training part and a test part, and what a network has to know of them.
 
     Attributes:
         name: of the set, or of the folder.
         class_names: in the order of their labels.
-        image_shape: ``(c, h, w)`` that the network gets, after cropping.
+        image_shape: ``(c, h, w)`` of the network's input, after cropping.
         train: training images.
         test: test images.
-        provenance: where they come from, as plain values for JSON: ``kind`` is ``"original"``,
-            ``"generated"``, ``"folder"``, ``"arrays"`` or ``"torch"``; then hashes, and the recipe of what was
-            generated. The same for the same images, wherever they lie.
-        augmentation: of training images unless the user wants another; its `test_view` is the view for
-            testing.
-        call: the arguments with which `load` gives it again, but for ``data_dir``, as plain values for JSON; None for
-            a set of arrays or torch datasets.
+        provenance: where they come from, as plain values for JSON: ``kind`` is ``"original"``, ``"generated"``,
+            ``"folder"``, ``"arrays"`` or ``"torch"``; then hashes, and the recipe of generated images. Independent of
+            where the files are.
+        augmentation: of training images; its `test_view` is the view for testing.
+        call: arguments with which `load` returns the set again, without ``data_dir``, as plain values for JSON; None
+            for a set of arrays or torch datasets.
         background: brightness of the edge of gray images, between 0 and 1; None for color, or where it varies.
         network: entries of the network's configuration that differ from the default.
     """
@@ -209,6 +212,14 @@ class DataSet:
             network={"resize": (h, w)} if augmentation.crop else {},
         )
 
+    def __repr__(self) -> str:
+        """Return name, sizes and origin."""
+        shape = "×".join(map(str, self.image_shape))
+        return (
+            f"DataSet({self.name!r}, {len(self.train):,} training and {len(self.test):,} test images of {shape}, "
+            f"{self.classes} classes, {self.provenance['kind']})"
+        )
+
     @property
     def classes(self) -> int:
         """Number of classes."""
@@ -216,7 +227,7 @@ class DataSet:
 
     @property
     def generated(self) -> bool:
-        """Whether the images were made here and results on them must say so."""
+        """Whether the images were generated, which results on them have to state."""
         return bool(self.provenance["kind"] == "generated")
 
     @property
@@ -225,21 +236,21 @@ class DataSet:
         return hashlib.sha256(json.dumps(self.provenance, sort_keys=True).encode()).hexdigest()
 
     def validation_split(self, held_out: float | int, seed: int = 0) -> tuple[Split, Split]:
-        """Hold out some of the training images, as many of each class as its share.
+        """Hold out some of the training images, of each class in proportion.
 
         Args:
             held_out: a fraction between 0 and 1, or a number of images.
             seed: of the choice.
 
         Returns:
-            What is left for training, and what is held out.
+            The images that are left for training, and those held out.
         """
         n = len(self.train)
         count = held_out if isinstance(held_out, int) else round(held_out * n)
         if isinstance(held_out, bool) or not 0 < count < n:
             raise ValueError(
-                f"{held_out!r} of {n} training images can't be held out: "
-                f"expected a fraction between 0 and 1, or a number from 1 to {n - 1}"
+                f"held_out is {held_out!r}, expected a fraction between 0 and 1, or a number from 1 to {n - 1} for "
+                f"{n} training images"
             )
         rest, held = stratified(self.train.labels.numpy(), count, seed)
         return self.train.subset(torch.from_numpy(rest)), self.train.subset(torch.from_numpy(held))
@@ -299,17 +310,17 @@ def _class_names(names: Sequence[str] | None, labels: Tensor, test_labels: Tenso
 
 
 def stratified(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hold out so many images, of each class its share, at random; both parts stay in the order of the set.
+    """Hold out random images, of each class in proportion; both parts keep the order of the set.
 
-    Where ``count`` and the classes allow, each class has at least one image on both sides.
+    Where ``count`` and the classes allow, each class has at least one image in both parts.
 
     Args:
         labels: ``(n)``.
-        count: of images to hold out.
+        count: number of images to hold out.
         seed: of the choice.
 
     Returns:
-        Numbers of the images that are left, and of those held out.
+        Indices of the images that are left, and of those held out.
     """
     _, members = np.unique(labels, return_inverse=True)
     sizes = np.bincount(members)

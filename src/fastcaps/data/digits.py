@@ -1,7 +1,6 @@
-"""The 1,797 digits of 8×8 that come with scikit-learn, made to look like MNIST: no file is needed.
+"""The 1,797 digits of 8×8 pixels that come with scikit-learn, in the format of MNIST; needs no file.
 
-As in MNIST a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be) in the middle of 28×28 black
-ones.
+As in MNIST, a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be) in the middle of 28×28 black ones.
 """
 
 import hashlib
@@ -14,12 +13,12 @@ from fastcaps.data.dataset import stratified
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import NamedSet
 
-# Of the division into training and test images, which is always the same.
+# Seed of the division into training and test images, which is always the same.
 _SEED = 0
 
 
 def load(entry: NamedSet) -> tuple[Arrays, Arrays, dict[str, Any]]:
-    """Training and test images ``(n 1 h w)`` with labels ``(n)``, and where they come from."""
+    """Return training and test images ``(n 1 h w)`` with labels ``(n)``, and the hash of the source."""
     from fastcaps._extras import require
 
     require("digits", "sklearn")

@@ -1,7 +1,7 @@
-"""The user's own images: a folder with one sub-folder a class, read from disk when wanted.
+"""Folders of images: one subfolder per class, read from disk when needed.
 
-Either ``train/<class>/…`` and ``test/<class>/…``, or one tree ``<class>/…`` of which a fraction is held out
-for testing. Only names, labels and hashes are kept in memory.
+Either ``train/<class>/…`` and ``test/<class>/…``, or one tree ``<class>/…`` of which a fraction is held out for
+testing. Only names, labels and hashes are in memory.
 """
 
 import hashlib
@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps._images import Header, decode, header, image_files, no_bombs
@@ -21,14 +22,24 @@ from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split, measure_background, stratified
 from fastcaps.distributed import current
 
-# The longest side, in pixels, to which images are brought when the user doesn't say: a capsule network's
-# weights grow with the square of it.
+# The longest side, in pixels, of images that are resized by default: the weights of a capsule network grow with its
+# square.
 _LONGEST = 64
 _TEST_FRACTION = 0.2
-# Names of folders that divide a set; only train and test together do.
+# Names of folders that may divide a set; only train and test together do.
 _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
-# Threads that decode, at most; Pillow does so without holding Python's lock.
+# Most threads that decode; Pillow releases Python's lock meanwhile.
 _THREADS = 8
+
+
+class _Files(NamedTuple):
+    """Image files ``(n)`` with their labels ``(n)``, and which are for training and for testing."""
+
+    paths: list[Path]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
 
 
 def load(
@@ -39,21 +50,59 @@ def load(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
 ) -> DataSet:
-    """A data set of the images in a folder.
+    """Return a data set of the images in a folder.
 
     Args:
-        folder: as above.
-        seed: of the choice of test images, when the folder doesn't make it.
-        test_fraction: how many of them, likewise; 0.2 when None.
-        size: height and width, or both, to which all images are brought; when None the commonest size of a
-            training image, made smaller until no side is longer than 64.
-        channels: 1 for grey, 3 for colour; when None grey only if all images are.
+        folder: with one subfolder per class, or with both in ``train`` and ``test``.
+        seed: of the choice of test images, where the folder isn't divided.
+        test_fraction: part of the images to hold out for testing, where the folder isn't divided; 0.2 when None.
+        size: height and width, or one number for both, to resize to; when None the most common size of a training
+            image, scaled down until no side is longer than 64.
+        channels: 1 for gray, 3 for color; when None gray only if all images are.
     """
     chosen_size = _checked_size(size)
     if channels is not None and (type(channels) is not int or channels not in (1, 3)):
-        raise ValueError(f"channels is {channels!r}, expected 1 for grey or 3 for colour")
-    divided = (folder / "train").is_dir() and (folder / "test").is_dir()
-    if divided:
+        raise ValueError(f"channels is {channels!r}, expected 1 for gray or 3 for color")
+    files = _divided(folder, test_fraction, seed)
+    threads = max(1, min(_THREADS, processors() // current().local_size))
+    with no_bombs(), ThreadPoolExecutor(threads) as pool:
+        headers = list(pool.map(header, files.paths))
+    c = channels if channels is not None else 1 if all(item.gray for item in headers) else 3
+    h, w = chosen_size or _most_common_size([headers[k] for k in files.train])
+    names = [str(path) for path in files.paths]  # a million take 0.1 GB, as paths four times that
+
+    def read(indices: Tensor) -> Tensor:
+        with ThreadPoolExecutor(threads) as pool:
+            pixels = list(pool.map(lambda k: decode(Path(names[k]), (h, w), c), indices.tolist()))
+        images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
+        return torch.from_numpy(images)
+
+    train, test = (
+        Split(torch.from_numpy(files.labels[part]), read, torch.from_numpy(part), streams=True)
+        for part in (files.train, files.test)
+    )
+    return DataSet(
+        name=folder.resolve().name,
+        class_names=files.class_names,
+        image_shape=(c, h, w),
+        train=train,
+        test=test,
+        provenance={
+            "kind": "folder",
+            "images": {"train": len(train), "test": len(test)},
+            "size": [h, w],
+            "channels": c,
+            "sha256": _tree_hash(folder, files.paths, headers, files.train),
+        },
+        augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
+        background=measure_background(train) if c == 1 else None,
+    )
+
+
+def _divided(folder: Path, test_fraction: float | None, seed: int) -> _Files:
+    """List the images of a folder, divided by its ``train`` and ``test``, or at random."""
+    is_divided = (folder / "train").is_dir() and (folder / "test").is_dir()
+    if is_divided:
         if test_fraction is not None:
             raise ValueError(
                 f"test_fraction was given as {test_fraction!r}, which has no meaning for {folder}: "
@@ -69,50 +118,16 @@ def load(
     listed = [_listed(tree, classes) for tree in trees]
     paths = [path for files, _ in listed for path in files]
     labels = np.array([label for _, numbers in listed for label in numbers], np.int64)
-    if divided:
+    if is_divided:
         train, test = np.split(np.arange(len(paths)), [len(listed[0][0])])
     else:
         fraction = _TEST_FRACTION if test_fraction is None else test_fraction
         train, test = _held_out(folder, classes, labels, fraction, seed)
-
-    threads = max(1, min(_THREADS, processors() // current().local_size))
-    with no_bombs(), ThreadPoolExecutor(threads) as pool:
-        headers = list(pool.map(header, paths))
-    c = channels if channels is not None else 1 if all(item.grey for item in headers) else 3
-    h, w = chosen_size or _commonest_size([headers[k] for k in train])
-
-    names = [str(path) for path in paths]  # a million take 0.1 GB, as paths four times that
-
-    def read(places: Tensor) -> Tensor:
-        with ThreadPoolExecutor(threads) as pool:
-            pixels = list(pool.map(lambda k: decode(Path(names[k]), (h, w), c), places.tolist()))
-        images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
-        return torch.from_numpy(images)
-
-    parts = [
-        Split(torch.from_numpy(labels[places]), read, torch.from_numpy(places), streams=True)
-        for places in (train, test)
-    ]
-    return DataSet(
-        name=folder.resolve().name,
-        class_names=classes,
-        image_shape=(c, h, w),
-        train=parts[0],
-        test=parts[1],
-        provenance={
-            "kind": "folder",
-            "images": {"train": len(train), "test": len(test)},
-            "size": [h, w],
-            "channels": c,
-            "sha256": _tree_hash(folder, paths, headers, train),
-        },
-        augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
-        background=measure_background(parts[0]) if c == 1 else None,
-    )
+    return _Files(paths, labels, classes, train, test)
 
 
 def _not_half_divided(folder: Path) -> None:
-    """Don't take ``train`` and ``val`` for classes."""
+    """Raise ValueError if ``train``, ``val`` and the like would be taken for classes."""
     parts = sorted(entry for entry in folder.iterdir() if entry.name.lower() in _PARTS and entry.is_dir())
     names = [part.name for part in parts if any(path.parent != part for path in image_files(part))]
     if names:
@@ -125,12 +140,12 @@ def _not_half_divided(folder: Path) -> None:
 
 
 def _classes(tree: Path) -> tuple[str, ...]:
-    """Names of a tree's sub-folders: as numbers if all are, otherwise by the alphabet."""
+    """Return the names of the subfolders: in numerical order if all are numbers, otherwise in alphabetical order."""
     names = [entry.name for entry in tree.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
     if len(names) < 2:
         raise ValueError(
             f"{tree} has {len(names)} class folders{f' ({names[0]})' if names else ''}, expected at least 2: "
-            "one sub-folder of images a class, in the folder itself or in both train/ and test/"
+            "one subfolder of images per class, in the folder itself or in both train/ and test/"
         )
     numbers = all(name.isdecimal() for name in names)
     return tuple(sorted(names, key=lambda name: (int(name), name) if numbers else (0, name)))
@@ -146,14 +161,14 @@ def _same_classes(folder: Path, train: Sequence[str], test: Sequence[str]) -> No
 
 
 def _listed(tree: Path, classes: Sequence[str]) -> tuple[list[Path], list[int]]:
-    """All image files of a tree and the class number of each."""
+    """Return all image files of a tree and the label of each."""
     paths, labels = [], []
     for label, name in enumerate(classes):
-        found = image_files(tree / name)
-        if not found:
+        files = image_files(tree / name)
+        if not files:
             raise ValueError(f"the class folder {tree / name} has no images in it: add some or remove it")
-        paths += found
-        labels += [label] * len(found)
+        paths += files
+        labels += [label] * len(files)
     return paths, labels
 
 
@@ -172,7 +187,7 @@ def _held_out(folder: Path, classes: Sequence[str], labels: Any, fraction: float
 
 
 def _checked_size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """Height and width as the user wants them; JSON has lists for tuples."""
+    """Return height and width; JSON has lists for tuples."""
     if size is None:
         return None
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
@@ -183,7 +198,7 @@ def _checked_size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
     return sides[0], sides[1]
 
 
-def _commonest_size(headers: Sequence[Header]) -> tuple[int, int]:
+def _most_common_size(headers: Sequence[Header]) -> tuple[int, int]:
     sizes = Counter((item.height, item.width) for item in headers)
     (h, w), _ = max(sizes.items(), key=lambda entry: (entry[1], entry[0]))
     scale = min(1.0, _LONGEST / max(h, w))
@@ -191,9 +206,9 @@ def _commonest_size(headers: Sequence[Header]) -> tuple[int, int]:
 
 
 def _tree_hash(folder: Path, paths: Sequence[Path], headers: Sequence[Header], train: Any) -> str:
-    """One hash of all names, contents and the division into training and test images."""
-    mine = set(train.tolist())
+    """Return one hash of all names, contents and the division into training and test images."""
+    training = set(train.tolist())
     digest = hashlib.sha256()
     for k, (path, item) in enumerate(zip(paths, headers, strict=True)):
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{item.sha256}\0{k in mine}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{item.sha256}\0{k in training}\n".encode())
     return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""Sets that are made here: made once, kept in the cache, and taken from there only when whole.
+"""Generated sets: generated once, cached, and read from the cache only when complete.
 
-A set is two files beside each other, the images and labels (safetensors) and a JSON document that is written
-last, with the recipe and the SHA-256 of the first. Without the second the first doesn't count.
+A set is two files: images and labels (safetensors), and a JSON document that is written last, with the recipe and the
+SHA-256 of the first file. Without the document the set counts as missing.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse
-from safetensors.numpy import save as serialise
+from safetensors.numpy import save as serialize
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps.data.files import cache_dir
@@ -22,18 +22,18 @@ from fastcaps.data.idx import Arrays
 
 
 def paths(recipe: dict[str, Any]) -> tuple[Path, Path]:
-    """Where the images and the document of a recipe are kept."""
+    """Return where the images and the document of a recipe are cached."""
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     stem = cache_dir() / "generated" / f"{recipe['recipe']}-{key}"
     return stem.with_suffix(".safetensors"), stem.with_suffix(".json")
 
 
 def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays, dict[str, Any]]:
-    """Training part, test part and the document of a set, from the cache or made now.
+    """Return the training part, the test part and the document of a set, from the cache or generated now.
 
     Args:
-        recipe: all that the result depends on, as plain values; ``recipe["recipe"]`` is its name.
-        make: makes the two parts.
+        recipe: everything that the result depends on, as plain values; ``recipe["recipe"]`` is its name.
+        make: generates the two parts.
     """
     images_path, document_path = paths(recipe)
     if document_path.exists():
@@ -44,9 +44,9 @@ def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) ->
                 raise ValueError("its content is not what was written")
             return *_parts(content), document
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            warnings.warn(f"{images_path} is damaged ({error}) and is made anew", stacklevel=2)
+            warnings.warn(f"{images_path} is damaged ({error}) and is generated again", stacklevel=2)
     train, test = make()
-    content = serialise(
+    content = serialize(
         {
             "train_images": np.ascontiguousarray(train[0]),
             "train_labels": train[1],

@@ -9,26 +9,26 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcaps.data.files import Found, read
+from fastcaps.data.files import LocalFile, read
 from fastcaps.data.registry import NamedSet
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
-    """An idx file of bytes as an array of so many dimensions.
+    """Return the array of bytes in an idx file.
 
     Args:
         content: of the file.
-        title: how errors name it.
-        dimensions: 3 for images, 1 for labels.
+        title: what errors call the file.
+        dimensions: of the array: 3 for images, 1 for labels.
     """
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and fetch it again"
+                f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and download it again"
             ) from None
     magic = content[:4]
     # Two zeros, 8 for unsigned bytes, the number of dimensions.
@@ -45,19 +45,19 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
     if len(content) - start != math.prod(shape):
         raise ValueError(
             f"{title} holds {len(content) - start} bytes, expected {math.prod(shape)} "
-            f"for {'×'.join(map(str, shape))}: it is truncated or damaged; delete it and fetch it again"
+            f"for {'×'.join(map(str, shape))}: it is truncated or damaged; delete it and download it again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def load(entry: NamedSet, found: Sequence[Found]) -> list[Arrays]:
-    """Images ``(n 1 h w)`` with labels ``(n)``, one part from every two files."""
-    contents = read(found)
+def load(entry: NamedSet, items: Sequence[LocalFile]) -> list[Arrays]:
+    """Return images ``(n 1 h w)`` and labels ``(n)``, one pair per two files."""
+    contents = read(items)
     parts = []
-    for k in range(0, len(found), 2):
-        images = decode(contents[k], found[k].title, 3)
-        labels = decode(contents[k + 1], found[k + 1].title, 1)
-        check(entry, images.shape[1:], len(images), found[k].title, labels, found[k + 1].title)
+    for k in range(0, len(items), 2):
+        images = decode(contents[k], items[k].title, 3)
+        labels = decode(contents[k + 1], items[k + 1].title, 1)
+        check(entry, images.shape[1:], len(images), items[k].title, labels, items[k + 1].title)
         parts.append((images[:, None], labels.astype(np.int64)))
     return parts
 
@@ -70,7 +70,7 @@ def check(
     labels: NDArray[np.uint8] | NDArray[np.int64],
     labels_title: str,
 ) -> None:
-    """Refuse images of the wrong size, labels outside the classes, and as many of one as not of the other."""
+    """Raise ValueError if images have the wrong size, labels are outside the classes, or their numbers differ."""
     if tuple(size) != entry.image_shape[1:]:
         raise ValueError(
             f"{images_title} has images of {'×'.join(map(str, size))}, expected "
@@ -79,7 +79,7 @@ def check(
     if images != len(labels):
         raise ValueError(
             f"{images_title} has {images} images, {labels_title} has {len(labels)} labels: "
-            "they don't belong together; fetch both again"
+            "they don't belong together; download both again"
         )
     classes = len(entry.class_names)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))

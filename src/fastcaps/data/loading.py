@@ -25,21 +25,21 @@ def load(
     channels: int | None = None,
     test_only: bool = False,
 ) -> DataSet:
-    """A data set by its name, or of the user's own images.
+    """Return a data set by its name, or of a folder of images.
 
     Files that are not in ``data_dir``, ``$FASTCAPS_DATA`` or the cache are downloaded to the cache.
 
     Args:
-        name_or_folder: one of `SETS`, or a folder with one sub-folder of images a class; a name goes before
-            a folder that is called the same, ``./name`` is the folder.
-        data_dir: a folder that has the files, as ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
-        seed: of what is generated here, or of the choice of test images in a folder that doesn't make it.
-        photographs: a folder of photographs for the backgrounds of ``background_mnist``.
-        test_fraction: of a folder's images, where it has no ``train`` and ``test``; 0.2 when None.
-        size: height and width, or both, to which a folder's images are brought.
-        channels: 1 or 3, for a folder's images.
-        test_only: leave the training part empty where the test images can be read without it. Those of MNIST come
-            with the package.
+        name_or_folder: one of `SETS`, or a folder with one subfolder of images per class. A name goes before a folder
+            of the same name; ``./name`` is the folder.
+        data_dir: folder of the files, as in ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
+        seed: of generated images, or of the choice of test images in a folder without ``train`` and ``test``.
+        photographs: folder of photographs for the backgrounds of ``background_mnist``.
+        test_fraction: part of the images of a folder without ``train`` and ``test`` to test on; 0.2 when None.
+        size: height and width, or one number for both, to which the images of a folder are resized.
+        channels: 1 for gray, 3 for color, for a folder.
+        test_only: leave the training part empty where the test images can be read without it. The test images of
+            MNIST come with the package.
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, expected at least 0")
@@ -69,7 +69,7 @@ def load_named(
     into: Path | None = None,
     test_only: bool = False,
 ) -> DataSet:
-    """The data set of an entry; files that are not at hand are brought ``into`` a folder, the cache when None."""
+    """Return the data set of an entry; missing files are downloaded ``into`` a folder, the cache when None."""
     into = into or files.cache_dir()
     if test_only and entry.files is not None and entry.files.test:
         train, test, provenance = _published(
@@ -100,10 +100,10 @@ def _parts(
     places = files.roots(data_dir)
     if entry.made_from is None:
         return _published(entry, entry.files, places, into)
-    at_hand = [item for item in files.locate(entry.files, places) if item is not None]
-    # Photographs of one's own are for making the set.
-    if photographs is None and len(at_hand) == len(entry.files.files):
-        train, test, hashes = amat.load(entry, at_hand)
+    located = [item for item in files.locate(entry.files, places) if item is not None]
+    # Photographs are given to generate the set.
+    if photographs is None and len(located) == len(entry.files.files):
+        train, test, hashes = amat.load(entry, located)
         return train, test, {"kind": "original", "files": hashes}
     source, own = SETS[entry.made_from], files.instructions(entry.files, places)
     sources = {file.name: file.sha256 for file in source.files.files} if source.files else {}
@@ -123,10 +123,10 @@ def _parts(
     return train, test, {"kind": "generated", **document}
 
 
-def _published(entry: NamedSet, wanted: Files, places: list[Path], into: Path) -> tuple[Arrays, Arrays, dict[str, Any]]:
-    """Both parts from files with published hashes; the training part is empty where its files are not wanted."""
+def _published(entry: NamedSet, needed: Files, places: list[Path], into: Path) -> tuple[Arrays, Arrays, dict[str, Any]]:
+    """Return both parts from files with published hashes; the training part is empty if its files are not needed."""
     reader = cifar10 if entry.name == "cifar10" else idx
-    *train, test = reader.load(entry, files.fetch(wanted, places, into))
+    *train, test = reader.load(entry, files.fetch(needed, places, into))
     images = np.concatenate([np.empty((0, *entry.image_shape), np.uint8), *(part[0] for part in train)])
     labels = np.concatenate([np.empty(0, np.int64), *(part[1] for part in train)])
     hashes = {file.name: file.sha256 for file in entry.files.files} if entry.files else {}
@@ -138,8 +138,8 @@ def _in_memory(part: Arrays) -> Split:
     return Split(labels, images.__getitem__)
 
 
-def _refuse(what: str, **options: Any) -> None:
-    """Don't let an option that has no meaning for a set pass in silence."""
+def _refuse(kind: str, **options: Any) -> None:
+    """Raise ValueError for an argument that has no meaning for a set."""
     for option, value in options.items():
         if value is not None:
-            raise ValueError(f"{option} was given as {value!r}, which has no meaning for {what}: leave it out")
+            raise ValueError(f"{option} was given as {value!r}, which has no meaning for {kind}: leave it out")

@@ -1,4 +1,4 @@
-"""A grid of labelled images as one picture, to look at a data set before training on it."""
+"""A grid of labeled images as one picture, to look at a data set before training on it."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -19,12 +19,12 @@ _TEXT = 15
 
 
 def preview(data: DataSet, count: int = 40, *, augmented: bool = False, seed: int = 0) -> Image.Image:
-    """Training images, one of each class after the other, with their class names.
+    """Return a picture of training images with their class names: one image of each class in turn.
 
     Args:
         data: the set.
-        count: of images.
-        augmented: as they are changed at random in training, instead of as they are for testing.
+        count: number of images.
+        augmented: show them as training sees them, changed at random, instead of as testing does.
         seed: of the augmentation.
     """
     if count < 1:
@@ -40,14 +40,14 @@ def preview(data: DataSet, count: int = 40, *, augmented: bool = False, seed: in
     names = [data.class_names[label] for label in part.labels.tolist()]
     view = "augmented" if augmented else "test view"
     shape = " by ".join(map(str, images.shape[2:]))
-    made = ", generated" if data.generated else ""
+    origin = ", generated" if data.generated else ""
     sizes = f"{len(data.train):,} training images, {len(data.test):,} test images"
-    title = f"{data.name}: {sizes}{made}; {shape}, {view}"
+    title = f"{data.name}: {sizes}{origin}; {shape}, {view}"
     return _grid(pixels, names, title, columns=min(10, data.classes, len(names)))
 
 
 def _one_of_each(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """The first image of each class, then the second of each, and so on."""
+    """Return the indices of the first image of each class, then of the second of each, and so on."""
     turn = np.empty_like(labels)
     for label in np.unique(labels):
         mine = np.flatnonzero(labels == label)
@@ -56,7 +56,7 @@ def _one_of_each(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 def _grid(pixels: NDArray[np.uint8], names: Sequence[str], title: str, columns: int) -> Image.Image:
-    """Images ``(n h w c)`` in rows, each with its name below."""
+    """Draw images ``(n h w c)`` in rows, each with its name below."""
     font = _font()
     h, w = pixels.shape[1:3]
     scale = max(1, round(_TILE / h))
@@ -77,7 +77,7 @@ def _grid(pixels: NDArray[np.uint8], names: Sequence[str], title: str, columns: 
 
 
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """A font for any European class name where matplotlib brings one, otherwise Pillow's own."""
+    """Return the font of matplotlib, which has more letters, where it is installed, otherwise that of Pillow."""
     matplotlib = find_spec("matplotlib")
     if matplotlib is not None and matplotlib.origin is not None:
         path = Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -87,7 +87,7 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _fitted(name: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """A name, its end left out when it is wider than its image."""
+    """Return a name, cut where it is wider than its image."""
     shown = name
     while len(shown) > 1 and font.getlength(shown) > width:
         shown = shown.removesuffix("…")[:-1] + "…"

@@ -1,6 +1,6 @@
-"""The named sets: their sizes, their files with published hashes, and where these can be had.
+"""The named data sets: sizes, properties, files with their published hashes and addresses.
 
-Plain data without PyTorch, so that ``fastcaps data list`` answers at once.
+Needs no PyTorch, so that ``fastcaps data list`` is fast.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from fastcaps.nn.config import CIFAR10_PRESET
 
 @dataclass(frozen=True)
 class File:
-    """One file of a set, under the names by which it may be found.
+    """One file of a set.
 
     Attributes:
-        name: by which it is published, downloaded and recorded.
-        sha256: published; None where its home publishes none, and then its form alone is checked.
-        unpacked: its name after gunzip, where people keep it so.
-        unpacked_sha256: likewise.
+        name: under which it is published, downloaded and recorded.
+        sha256: as published; None where none is published, so that only its form is checked.
+        unpacked: name after gunzip, under which it is accepted, too.
+        unpacked_sha256: of the unpacked file.
         size: in bytes.
-        urls: public homes, tried in this order.
+        urls: public addresses, tried in this order.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Archive:
     """A tar or zip file in which all files of a set are published together.
 
     Attributes:
-        name: by which it is published.
-        folder: in which its files are after unpacking.
-        digest: published, as ``algorithm:hexadecimal``; None where its home publishes none.
+        name: under which it is published.
+        folder: of its files after unpacking.
+        digest: as published, ``algorithm:hexadecimal``; None where none is published.
         size: in bytes.
-        urls: public homes, tried in this order.
+        urls: public addresses, tried in this order.
     """
 
     name: str
@@ -52,13 +52,13 @@ class Archive:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a set in the order in which its reader takes them, kept in ``<data dir>/<folder>``.
+    """The files of a set in ``<data dir>/<folder>``, in the order in which its reader takes them.
 
     Attributes:
-        folder: in which they are kept.
+        folder: of the files.
         files: those of the training images first.
         archive: in which they are published, if in one.
-        test: how many of the files, at the end, are all that the test images need; 0 where that isn't known.
+        test: number of files, at the end, that the test images need; 0 where they need all.
     """
 
     folder: str
@@ -67,21 +67,21 @@ class Files:
     test: int = 0
 
     def of_test(self) -> "Files":
-        """Only those of the test images."""
+        """Return only the files of the test images."""
         return replace(self, files=self.files[-self.test :])
 
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A set that has a name.
+    """A named set.
 
     Attributes:
-        name: as a user types it.
+        name: of the set.
         train: number of training images.
         test: number of test images.
         image_shape: ``(c, h, w)`` of an image as it is stored.
         class_names: in the order of their labels.
-        files: of which it is made; None when it needs none.
+        files: None for a set without files.
         made_from: the set from which it is generated where its own files are missing.
         augmentation: of training images, as the arguments of `fastcaps.data.Augmentation`.
         background: brightness of the edge of gray images, between 0 and 1; None where it varies, and for color.
@@ -214,7 +214,7 @@ _CIFAR10_FILES = Files(
     test=1,
 )
 
-# The home of the 2007 files publishes no hashes: they are checked for their form, and their hashes recorded.
+# No hashes are published for the files of 2007: their form is checked, and their hashes are recorded.
 _ROTATED_FILES = Files(
     "rotated_mnist",
     (
@@ -278,11 +278,11 @@ SETS: dict[str, NamedSet] = {
 
 
 def named(name: str) -> NamedSet:
-    """The set of a name, with hyphens or underscores."""
-    known = name.replace("-", "_")
-    if known not in SETS:
+    """Return the set of a name, written with hyphens or underscores."""
+    key = name.replace("-", "_")
+    if key not in SETS:
         raise ValueError(
             f"there is no data set {name!r}, and no folder of that name: expected one of {', '.join(SETS)}, "
-            "or a folder with one sub-folder of images a class"
+            "or a folder with one subfolder of images per class"
         )
-    return SETS[known]
+    return SETS[key]

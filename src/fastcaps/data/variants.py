@@ -1,11 +1,10 @@
-"""Rotated and background MNIST made from MNIST by the recipe of 2007 (Larochelle et al., "An empirical
+"""Rotated and background MNIST, generated from MNIST by the recipe of 2007 (Larochelle et al., "An empirical
 evaluation of deep architectures on problems with many factors of variation").
 
-The training and test images are drawn without overlap from MNIST's 70,000. For `rotated` each is turned
-about its middle by an angle uniform in [0, 2π). For `on_backgrounds` each is laid on a patch of a
-photograph, pixel by pixel the brighter of the two; patches with little texture are left out, as they were
-then. All arithmetic that rounds to bytes is in double precision or integers, so that it doesn't hang on the
-processor what bytes a seed gives.
+The training and test images are drawn without overlap from the 70,000 of MNIST. `rotated` turns each about its middle
+by an angle uniform in [0, 2π). `on_backgrounds` lays each on a patch of a photograph and takes the brighter pixel of
+the two; patches with little texture are left out, as in 2007. Arithmetic that is rounded to bytes is in double
+precision or in integers, so that a seed gives the same bytes on every processor.
 """
 
 import hashlib
@@ -17,29 +16,29 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fastcaps._images import grey_photograph, image_files
+from fastcaps._images import gray_photograph, image_files
 from fastcaps.data import generated
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import NamedSet
 
 Source = Callable[[], tuple[Arrays, Arrays]]
 
-# Images turned at a time.
+# Images rotated at a time.
 _PIECE = 2000
-# Standard deviation, in bytes, that a patch must have at least. The 2007 page says that patches of low
-# variance were ignored and not which: this leaves out sky and blurred background.
+# Smallest standard deviation of a patch, of 255. The page of 2007 says that patches of low variance were left out, but
+# not which: this leaves out sky and blurred background.
 _TEXTURE = 24
 
 
 def rotated(
     entry: NamedSet, mnist: Source, sources: dict[str, Any], seed: int
 ) -> tuple[Arrays, Arrays, dict[str, Any]]:
-    """Both parts of rotated MNIST, and the document that records how they were made.
+    """Return both parts of rotated MNIST, and the document that records how they were generated.
 
     Args:
-        entry: says how many images each part has.
-        mnist: gives its training and test part; not asked when the set is in the cache.
-        sources: hashes of MNIST's files.
+        entry: the set.
+        mnist: returns both parts of MNIST; not called when the set is cached.
+        sources: hashes of the files of MNIST.
         seed: of the choice of images and of the angles.
     """
     recipe = _recipe(entry, sources, seed) | {"interpolation": "bilinear", "fill": 0}
@@ -49,8 +48,8 @@ def rotated(
         train, test = _drawn(entry, mnist(), random)
         angles = random.random(entry.train + entry.test) * 2 * np.pi
         return (
-            (_turned(train[0], angles[: entry.train]), train[1]),
-            (_turned(test[0], angles[entry.train :]), test[1]),
+            (rotate(train[0], angles[: entry.train]), train[1]),
+            (rotate(test[0], angles[entry.train :]), test[1]),
         )
 
     return generated.cached(recipe, make)
@@ -63,14 +62,14 @@ def on_backgrounds(
     seed: int,
     photographs: str | Path | None = None,
 ) -> tuple[Arrays, Arrays, dict[str, Any]]:
-    """Both parts of MNIST on natural backgrounds, and the document that records how they were made.
+    """Return both parts of MNIST on natural backgrounds, and the document that records how they were generated.
 
     Args:
-        entry: says how many images each part has.
-        mnist: gives its training and test part; not asked when the set is in the cache.
-        sources: hashes of MNIST's files.
+        entry: the set.
+        mnist: returns both parts of MNIST; not called when the set is cached.
+        sources: hashes of the files of MNIST.
         seed: of the choice of images and of the patches.
-        photographs: a folder of them; the two that come with scikit-learn when None.
+        photographs: folder of photographs; the two that come with scikit-learn when None.
     """
     pictures = _pictures(photographs)
     recipe = _recipe(entry, sources, seed) | {
@@ -103,7 +102,7 @@ def _recipe(entry: NamedSet, sources: dict[str, Any], seed: int) -> dict[str, An
 
 
 def _drawn(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator) -> tuple[Arrays, Arrays]:
-    """Images of both parts, none of them twice, from all of MNIST."""
+    """Draw the images of both parts from all of MNIST, none of them twice."""
     images = np.concatenate([part[0] for part in mnist])
     labels = np.concatenate([part[1] for part in mnist])
     if len(images) < entry.train + entry.test:
@@ -116,22 +115,22 @@ def _drawn(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Gene
     return (images[train], labels[train]), (images[test], labels[test])
 
 
-def _turned(images: NDArray[np.uint8], angles: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Images ``(n c h w)`` turned about their middle, each by its angle ``(n)``; bilinear, zero outside."""
-    turned = np.empty_like(images)
+def rotate(images: NDArray[np.uint8], angles: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Rotate images ``(n c h w)`` about their middle, each by its angle ``(n)``; bilinear, zero outside."""
+    result = np.empty_like(images)
     for start in range(0, len(images), _PIECE):
         piece = torch.from_numpy(images[start : start + _PIECE]).double()
         angle = torch.from_numpy(angles[start : start + _PIECE])
         c, s, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
         matrix = torch.stack([torch.stack([c, -s, zero], 1), torch.stack([s, c, zero], 1)], 1)  # (n, 2, 3)
         grid = torch.nn.functional.affine_grid(matrix, list(piece.shape), align_corners=False)
-        result = torch.nn.functional.grid_sample(piece, grid, align_corners=False)  # (n, c, h, w)
-        turned[start : start + _PIECE] = result.round_().clamp_(0, 255).byte().numpy()
-    return turned
+        rotated = torch.nn.functional.grid_sample(piece, grid, align_corners=False)  # (n, c, h, w)
+        result[start : start + _PIECE] = rotated.round_().clamp_(0, 255).byte().numpy()
+    return result
 
 
 def _pictures(folder: str | Path | None) -> dict[str, NDArray[np.uint8]]:
-    """Grey photographs ``(h w)`` by name."""
+    """Return gray photographs ``(h w)`` by name."""
     if folder is None:
         from fastcaps._extras import require
 
@@ -146,11 +145,11 @@ def _pictures(folder: str | Path | None) -> dict[str, NDArray[np.uint8]]:
         }
     root = Path(folder).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(f"the photographs' folder {root} is not a folder: name one that holds photographs")
+        raise FileNotFoundError(f"photographs is {root}, which is not a folder: give a folder of photographs")
     files = image_files(root)
     if not files:
-        raise ValueError(f"the photographs' folder {root} has no images in it: expected PNG, JPEG or the like")
-    pictures = {path.relative_to(root).as_posix(): grey_photograph(path) for path in files}
+        raise ValueError(f"photographs is {root}, a folder without images: expected PNG, JPEG or similar files")
+    pictures = {path.relative_to(root).as_posix(): gray_photograph(path) for path in files}
     for name, pixels in pictures.items():
         if max(pixels.shape) < 56 or min(pixels.shape) < 28:
             raise ValueError(
@@ -161,7 +160,7 @@ def _pictures(folder: str | Path | None) -> dict[str, NDArray[np.uint8]]:
 
 
 def _halves(pixels: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A photograph ``(h w)`` in two along its longer side."""
+    """Cut a photograph ``(h w)`` in two along its longer side."""
     h, w = pixels.shape
     return (pixels[:, : w // 2], pixels[:, w // 2 :]) if w >= h else (pixels[: h // 2], pixels[h // 2 :])
 
@@ -173,10 +172,10 @@ def _patches(
     random: np.random.Generator,
     folder: str | Path | None,
 ) -> NDArray[np.uint8]:
-    """So many patches ``(n h w)``: for each a region at random, then one of its textured places."""
+    """Draw patches ``(n h w)``: for each a random region, then a random place in it that has texture."""
     windows = [np.lib.stride_tricks.sliding_window_view(region, size) for region in regions]  # (y, x, h, w)
     places = [np.argwhere(_textured(region, size)) for region in regions]  # (m, 2)
-    usable = [k for k, found in enumerate(places) if len(found)]
+    usable = [k for k in range(len(places)) if len(places[k])]
     if not usable:
         raise ValueError(
             f"the photographs in {folder} have no patch of {size[0]}×{size[1]} whose standard deviation is "
@@ -192,7 +191,7 @@ def _patches(
 
 
 def _textured(region: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.bool_]:
-    """At which places ``(y x)`` of a region a patch has texture; exact, by sums over rectangles."""
+    """Return at which places ``(y x)`` of a region a patch has texture; exact, by sums over rectangles."""
     pixels = region.astype(np.int64)
     n = size[0] * size[1]
     sums, squares = (_rectangle_sums(values, size) for values in (pixels, pixels**2))

@@ -1,13 +1,13 @@
-"""Labels: one class number for each image."""
+"""Labels: one class number per image."""
 
 import torch
 from torch import Tensor
 
 
 def checked_labels(labels: Tensor, images: int, classes: int) -> Tensor:
-    """Labels ``(b)`` as int64, refused when they are not one whole number from 0 to classes − 1 for each image.
+    """Return labels ``(b)`` as int64; raise ValueError unless they are one integer from 0 to classes − 1 per image.
 
-    On other devices than the CPU values are not looked at, since that would wait for the device.
+    Values on other devices than the CPU are not checked, since that would wait for the device.
     """
     if labels.shape != (images,):
         raise ValueError(

@@ -41,15 +41,15 @@ def margin_loss(
 
 
 def cross_entropy_loss(lengths: Tensor, labels: Tensor, sharpness: float = 20.0) -> Tensor:
-    """Ask the label's capsule to be longer than all others, by however little: what decides the answer.
+    """Ask the capsule of the label to be the longest, by any difference: that alone decides the class.
 
-    ``−log softmax_j(sharpness · ‖v_j‖)`` of the label, mean over the batch. The margin loss asks for certain lengths,
-    which capsules can come nearer to while the order of the lengths gets worse.
+    ``−log softmax_j(sharpness · ‖v_j‖)`` of the label, mean over the batch. The margin loss asks for certain lengths:
+    capsules can approach these while the order of the lengths gets worse.
 
     Args:
         lengths: ``(b j)``.
         labels: class numbers ``(b)``.
-        sharpness: what lengths, which lie between 0 and 1, are multiplied by.
+        sharpness: factor of the lengths, which are between 0 and 1.
 
     Returns:
         A scalar; 0 for an empty batch.
@@ -65,9 +65,9 @@ def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float =
     """Squared error summed over pixels and channels, mean over the batch, times ``weight``.
 
     Args:
-        reconstructions: ``(b …)``, as the decoder draws them, between 0 and 1.
-        images: ``(b …)``, the images as they are, not standardised: a sigmoid draws nothing outside 0 … 1.
-        weight: small, so that the loss of the lengths leads.
+        reconstructions: ``(b …)``, of the decoder, between 0 and 1.
+        images: ``(b …)`` between 0 and 1, not standardized: the decoder ends in a sigmoid.
+        weight: small, so that the loss of the lengths dominates.
 
     Returns:
         A scalar; 0 for an empty batch.
@@ -98,8 +98,8 @@ def length_distillation_loss(lengths: Tensor, teacher_lengths: Tensor, sharpness
     if not 0 < sharpness < math.inf:
         raise ValueError(f"sharpness is {sharpness}, expected a number above 0")
     own = torch.log_softmax(sharpness * lengths, 1)
-    wanted = torch.log_softmax(sharpness * teacher_lengths, 1)
-    return (wanted.exp() * (wanted - own)).sum() / max(len(lengths), 1)
+    target = torch.log_softmax(sharpness * teacher_lengths, 1)
+    return (target.exp() * (target - own)).sum() / max(len(lengths), 1)
 
 
 def capsule_distillation_loss(capsules: Tensor, teacher_capsules: Tensor) -> Tensor:
@@ -118,11 +118,11 @@ def capsule_distillation_loss(capsules: Tensor, teacher_capsules: Tensor) -> Ten
     return (capsules - teacher_capsules).square().sum() / max(len(capsules), 1)
 
 
-def _check_same(own: Tensor, wanted: Tensor, what: str, ndim: int) -> None:
-    if own.ndim != ndim or own.shape != wanted.shape:
+def _check_same(own: Tensor, teacher: Tensor, what: str, ndim: int) -> None:
+    if own.ndim != ndim or own.shape != teacher.shape:
         expected = "(batch, classes)" if ndim == 2 else "(batch, classes, dimensions)"
         raise ValueError(
-            f"{what} have shape {tuple(own.shape)}, the teacher's {tuple(wanted.shape)}: expected the same, {expected}"
+            f"{what} have shape {tuple(own.shape)}, the teacher's {tuple(teacher.shape)}: expected the same, {expected}"
         )
 
 

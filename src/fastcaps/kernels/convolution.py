@@ -1,4 +1,4 @@
-"""How a layer comes to its fast convolution: when it may, with which tile, and where the transformed kernel is kept."""
+"""The choice of a fast convolution for a layer, and the cache of its transformed kernel."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ _FEW = 2**17
 
 
 def is_plain(maps: Tensor) -> bool:
-    """Whether a tensor holds numbers on a CPU, in eager execution: not traced, compiled, exported, fake or autocast."""
+    """Return whether a tensor has values on a CPU, and is not traced, compiled, exported, fake or under autocast."""
     return (
         type(maps) in (Tensor, nn.Parameter)
         and maps.device.type == "cpu"
@@ -34,12 +34,11 @@ class _Cached(NamedTuple):
 
 
 class FastConvolution:
-    """Does the work of an `nn.Conv2d` by Winograd's method, or for few images unfolded; no part of the network's state.
+    """An `nn.Conv2d` by Winograd's method, or for few images by im2col; no part of the state of the network.
 
-    Without gradient, the kernel is brought into either form once and kept as long as the weights stay what they are.
-    That they do is seen from their version, address, type and device. ``weight.data`` can be written without a trace in
-    these; a sample of the values catches that for all but single entries of large kernels. Buffers are kept, too.
-    Copies and pickles hold neither.
+    Without gradients, the kernel is transformed once and cached until the weights change. A change shows in their
+    version, address, type or device. Writing to ``weight.data`` changes none of these; a sample of the values detects
+    it for all but single entries of large kernels. Buffers are cached, too. Copies and pickles contain neither.
     """
 
     def __init__(self) -> None:
@@ -47,12 +46,12 @@ class FastConvolution:
         self._pool = winograd.WorkspacePool()
 
     def __call__(self, maps: Tensor, conv: nn.Conv2d, *, always: bool = False) -> Tensor | None:
-        """``conv(maps)``, or None where ordinary convolution is better (or the only way).
+        """Return ``conv(maps)``, or None where ordinary convolution is faster or the only choice.
 
         Args:
             maps: ``(b c h w)``.
             conv: with a square kernel, without padding, dilation or groups.
-            always: use Winograd's method, whether or not another is faster.
+            always: use Winograd's method even if another is faster.
 
         Returns:
             ``(b o h' w')``, in memory ``(b h' w' o)``.
@@ -65,7 +64,7 @@ class FastConvolution:
             return None
         needs = [tensor.requires_grad for tensor in (maps, weight, bias) if tensor is not None]
         training = torch.is_grad_enabled() and any(needs)
-        # Who computes in float64 wants it exact.
+        # A user of float64 needs it exact.
         if not always and maps.dtype != torch.float32:
             return None
         o, c, size, _ = weight.shape
@@ -89,15 +88,15 @@ class FastConvolution:
         return winograd.winograd_conv2d_transformed(maps, kernel, bias, size, tile, self._pool)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: what is kept can be made again."""
+        """Return nothing: the cache can be computed again."""
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """As new."""
+        """Start with an empty cache."""
         self.__init__()  # type: ignore[misc]
 
     def _kernel(self, weight: Tensor, stride: int, tile: int | None) -> Tensor:
-        """The kernel transformed for a tile, or unfolded."""
+        """Return the kernel transformed for a tile, or for im2col when ``tile`` is None."""
         key = (weight._version, weight.data_ptr(), weight.dtype, weight.shape, weight.stride(), stride)
         in_memory = weight.detach().as_strided((weight.numel(),), (1,))
         sample = in_memory if len(in_memory) <= _FEW else in_memory[::_SAMPLE]

@@ -1,11 +1,11 @@
-"""Convolutions as one matrix product, where ordinary convolution spends its time on bringing data in order.
+"""Convolutions as one matrix product, where ordinary convolution spends its time on reordering data.
 
-The stem: an image of one or three channels gives a convolution little to reduce over. The patches under the kernel are
-copied side by side, which for so few channels is less than the result, and one product writes the maps, after ReLU, in
-the memory order ``(h w b o)`` that the next layer wants.
+The stem: with one or three channels, a convolution has little to sum over. The patches under the kernel are copied side
+by side, which for so few channels takes less memory than the result, and one product writes the maps, after ReLU, in
+the memory order ``(h w b o)`` that the next layer expects.
 
-PrimaryCaps of a few images: ordinary convolution first brings a kernel of twenty megabytes into an order of its own,
-for every call. Here it is kept in the order in which it meets the patches.
+PrimaryCaps of a few images: ordinary convolution reorders a kernel of twenty megabytes in every call. Here it is cached
+in the order of the patches.
 """
 
 from typing import Any
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Outputs of the stem made at a time.
+# Outputs of the stem computed at a time.
 _PIECE = 2**18
 
-# Entries of patches of PrimaryCaps made at a time.
+# Entries of patches of PrimaryCaps copied at a time.
 _PATCHES = 2**22
 
 
 def im2col_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    """``relu(conv2d(images, weight, bias, stride))``; differentiable once, on weight and bias only.
+    """Return ``relu(conv2d(images, weight, bias, stride))``; differentiable once, on weight and bias only.
 
     Args:
         images: ``(b c h w)``, without gradient.
@@ -42,15 +42,15 @@ def im2col_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int
 
 
 def im2col_kernel(weight: Tensor) -> Tensor:
-    """A kernel ``(o c k k)`` as `im2col_conv2d` wants it: ``(o k k c)``."""
+    """Return a kernel ``(o c k k)`` in the order of `im2col_conv2d`, ``(o k k c)``."""
     return weight.permute(0, 2, 3, 1).contiguous()
 
 
 def im2col_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int) -> Tensor:
-    """``conv2d(maps, weight, bias, stride)`` without gradient.
+    """Return ``conv2d(maps, weight, bias, stride)`` without gradient.
 
     Args:
-        maps: ``(b c h w)`` in any memory order; one in which channels are neighbours is quickest.
+        maps: ``(b c h w)`` in any memory order; channels last is fastest.
         kernel: ``(o k k c)``, from `im2col_kernel`.
         bias: ``(o)``.
         stride: of the convolution.
@@ -73,7 +73,7 @@ def im2col_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int
 
 
 def _patches(images: Tensor, size: int, stride: int) -> Tensor:
-    """What the kernel sees of images ``(b c h w)`` at each position, and a one for the bias: ``(h' w' b c·k·k+1)``."""
+    """Return the patches of images ``(b c h w)`` at each position, and a 1 for the bias: ``(h' w' b c·k·k+1)``."""
     windows = images.unfold(2, size, stride).unfold(3, size, stride)  # (b, c, h', w', k, k)
     ordered = windows.permute(2, 3, 0, 1, 4, 5)  # (h', w', b, c, k, k)
     patches = images.new_empty(*ordered.shape[:3], ordered.shape[3:].numel() + 1)
@@ -83,7 +83,7 @@ def _patches(images: Tensor, size: int, stride: int) -> Tensor:
 
 
 def _pieces(patches: Tensor, outputs: int) -> list[slice]:
-    """Rows of positions whose outputs, made at a time, stay in the cache until ReLU has seen them."""
+    """Return rows of positions whose outputs together stay in the cache of the processor until ReLU."""
     rows = max(1, _PIECE // max(1, patches.shape[1:3].numel() * outputs))
     return [slice(start, start + rows) for start in range(0, len(patches), rows)]
 

@@ -2,9 +2,9 @@
 
 A convolution with stride s is a sum of s² convolutions with stride 1: of the maps' phases (for s = 2, even and odd
 rows × even and odd columns), each with the entries of the kernel that meet this phase. The paper's 9×9 kernel
-becomes four, of 5×5, 5×4, 4×5 and 4×4 entries: at most r = ⌈k/s⌉ a side.
+becomes four, of 5×5, 5×4, 4×5 and 4×4 entries: at most r = ⌈k/s⌉ per side.
 
-Each of these is done by Toom–Cook's method, known for convolutions as Winograd's. To get m neighbouring outputs in one
+Each of these is done by Toom–Cook's method, known for convolutions as Winograd's. To get m neighboring outputs in one
 dimension, n = m + r − 1 inputs and r kernel entries are taken for the coefficients of polynomials and evaluated at n
 points (one of them is ∞); products at the points are added up and interpolated, transposed, to the m outputs:
 ``y = Aᵀ[(G g) ⊙ (B d)]``. Two dimensions take each matrix twice. At each of the n² points the products of all phases
@@ -30,8 +30,8 @@ rows of n at a time, so that what belongs to them (evaluated maps, kernel, gradi
 that are used again for the next rows; kernels, which are large, are read once whatever the batch.
 
 Letters: ``b`` images (or tiles of images), ``h w`` their height and width, ``c`` channels of the maps, ``o`` channels
-of the result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs, ``r`` entries a side of a
-phase's kernel, ``n`` points, ``p q`` phase of rows and of columns.
+of the result, ``k`` side of the kernel, ``s`` stride, ``m`` side of a tile of outputs, ``r`` side of the kernel
+of a phase, ``n`` points, ``p q`` phase of rows and of columns.
 """
 
 import math
@@ -127,7 +127,7 @@ class _Plan(NamedTuple):
 
     @property
     def taps(self) -> int:
-        """Entries a side of a phase's kernel, r."""
+        """Side of the kernel of a phase, r."""
         return self.points - self.tile + 1
 
     @property
@@ -137,37 +137,37 @@ class _Plan(NamedTuple):
 
 
 class Workspace:
-    """Tensors by name, made when first asked for and then used again: fresh memory costs more than much arithmetic."""
+    """Buffers by name, allocated once and reused: fresh memory costs more time than much arithmetic."""
 
     def __init__(self, like: Tensor) -> None:
         self._dtype, self._device = like.dtype, like.device
-        self._made: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """A contiguous tensor of the given shape, holding anything, good until this name is asked for again."""
+        """Return a contiguous tensor of a shape, uninitialized, valid until the next call with this name."""
         size = math.prod(shape)
-        found = self._made.get(name)
-        if found is None or found.numel() < size:
-            self._made.pop(name, None)  # lets go of a smaller one before the larger is made
-            # What inference mode makes could not be written to outside of it.
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size:
+            self._buffers.pop(name, None)  # frees a smaller one before the larger is allocated
+            # A tensor from inference mode could not be written to outside of it.
             with torch.inference_mode(False):
-                found = self._made[name] = torch.empty(size, dtype=self._dtype, device=self._device)
-        return found[:size].view(shape)
+                buffer = self._buffers[name] = torch.empty(size, dtype=self._dtype, device=self._device)
+        return buffer[:size].view(shape)
 
     def fits(self, like: Tensor) -> bool:
-        """Whether its tensors are of the type and on the device of the given one."""
+        """Return whether its buffers have the type and device of a tensor."""
         return self._dtype == like.dtype and self._device == like.device
 
 
 class WorkspacePool:
-    """Keeps one workspace from call to call. Threads that call at the same time get one each; one of them is kept."""
+    """Reuses one workspace from call to call. Concurrent threads get one each; one of them is kept."""
 
     def __init__(self) -> None:
         self._spare: list[Workspace] = []
 
     @contextmanager
     def workspace(self, like: Tensor) -> Iterator[Workspace]:
-        """A workspace that is this call's own until it ends."""
+        """Provide a workspace for one call."""
         try:
             workspace = self._spare.pop()
         except IndexError:
@@ -179,7 +179,7 @@ class WorkspacePool:
 
 
 def transforms(tile: int, taps: int) -> Transforms:
-    """The matrices of Toom–Cook's method, computed in fractions.
+    """Return the matrices of Toom–Cook's method, computed in fractions.
 
     The rows of a point in the three matrices may be scaled freely as long as the product of the scales is one; here
     by the powers of two that bring their norms closest together, which rounds nothing.
@@ -200,10 +200,10 @@ def winograd_conv2d(
     tile: int,
     pool: WorkspacePool | None = None,
 ) -> Tensor:
-    """``torch.nn.functional.conv2d(maps, weight, bias, stride)``, by Winograd's method.
+    """Return ``torch.nn.functional.conv2d(maps, weight, bias, stride)``, by Winograd's method.
 
-    The gradient, on maps, weight and bias, is exact but for rounding and can be taken once. Nothing is kept for it but
-    the arguments. On one machine, with the same number of threads, results and gradients repeat bit for bit.
+    The gradient, on maps, weight and bias, is exact but for rounding and can be taken once. Only the arguments are
+    saved for it. On one machine, with the same number of threads, results and gradients repeat bit for bit.
 
     Args:
         maps: ``(b c h w)`` in any memory order; ``(h w b c)`` saves a copy.
@@ -211,7 +211,7 @@ def winograd_conv2d(
         bias: ``(o)``.
         stride: s.
         tile: side m of the tiles the result is made of; ``m + ⌈k/s⌉`` is at most 11.
-        pool: where buffers come from and go back to, for use by the next call; own ones when not given.
+        pool: where buffers come from and go back to, for use by the next call; new ones when None.
 
     Returns:
         ``(b o h' w')``, in memory ``(b h' w' o)``.
@@ -226,7 +226,7 @@ def winograd_conv2d(
 
 
 def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
-    """The values of a kernel at all points, computed in float64, for `winograd_conv2d_transformed`.
+    """Return the values of a kernel at all points, computed in float64, for `winograd_conv2d_transformed`.
 
     Args:
         weight: ``(o c k k)``.
@@ -299,11 +299,11 @@ def choose_tile(
     device: torch.device | str,
     training: bool,
 ) -> int | None:
-    """The tile with which `winograd_conv2d` should do a convolution, or None where ordinary convolution should.
+    """Return the tile for `winograd_conv2d`, or None where ordinary convolution is faster.
 
-    The tile is `best_tile`'s, whatever the batch: the batch only decides whether to use it, because below some number
-    of images it costs more to get the transformed kernel than it saves. So all batches share one transformed kernel,
-    and what an image gives alone and in a batch differs by rounding only.
+    The tile is that of `best_tile` for any batch. The batch only decides whether to use it, because for few images it
+    costs more to transform the kernel than it saves. So all batches share one transformed kernel, and the results of an
+    image alone and in a batch differ by rounding only.
 
     Args:
         size: k, side of the kernel.
@@ -312,8 +312,8 @@ def choose_tile(
         channels: c.
         out_channels: o.
         batch: number of images.
-        device: where; anything but a CPU has better ways.
-        training: whether gradients will be taken.
+        device: None is returned for any but a CPU.
+        training: whether gradients will be computed.
     """
     tile = best_tile(size, stride, maps)
     if torch.device(device).type != "cpu" or tile is None:
@@ -329,7 +329,7 @@ def choose_tile(
 
 
 def best_tile(size: int, stride: int, maps: tuple[int, int]) -> int | None:
-    """The one of `TILES` with the least work for maps of the given h and w; of two, the smaller, which rounds less.
+    """Return the tile of `TILES` with the least work for maps of this h and w; of two, the smaller, which rounds less.
 
     None where the kernel is too large for all of them, or for the maps.
     """
@@ -560,8 +560,8 @@ def _convolve(
         rows = workspace("rows of maps", n, s, n, s, b, c)
         _evaluate_rows(windows, at_maps, plan, out=rows)
         half = workspace("half", n, m, b, o)
-        made = o if isinstance(kernel, _Kernel) else 0
-        for group in _groups(plan, s * s * n * c * (b + made) * maps.element_size()):
+        from_weights = o if isinstance(kernel, _Kernel) else 0
+        for group in _groups(plan, s * s * n * c * (b + from_weights) * maps.element_size()):
             count = group.stop - group.start
             values = workspace("values", s, count, n, s, b, c)
             _evaluate_columns(rows[group], at_maps, plan, out=values)
@@ -616,19 +616,18 @@ def _gradients(
     for_weight: bool,
     workspace: Workspace,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients on maps ``(b c h w)`` and weights ``(o c k k)`` from that on the result ``(b h' w' o)``.
+    """Return gradients on maps ``(b c h w)`` and weights ``(o c k k)`` from that on the result ``(b h' w' o)``.
 
-    Every step of `_convolve` is linear and is taken back by its transpose, in the reverse order. A row of maps that has
-    been used makes room for its gradient.
+    Every step of `_convolve` is linear: its transpose is applied, in the reverse order. The gradient on a row of maps
+    overwrites the row.
     """
     n, s, m, r = plan.points, plan.stride, plan.tile, plan.taps
     o, c = weight.shape[:2]
     at_outputs, at_kernel, at_maps = (matrix.to(maps) for matrix in plan.transforms)
     kernel = _Kernel(weight, plan, workspace) if for_maps else None
     # Where the windows are the maps themselves, one product writes the gradient in place.
-    as_they_are = plan.tiles == (1, 1) and all(side == plan.window for side in maps.shape[2:])
     pieces = list(_pieces(maps, plan))
-    at_once = as_they_are and len(pieces) == 1
+    at_once = plan.tiles == (1, 1) and maps.shape[2:] == (plan.window, plan.window) and len(pieces) == 1
     on_ordered = on_rows_of_kernel = None
     if for_maps:
         shape = (*maps.shape[2:], *maps.shape[:2])  # (h, w, b, c)
@@ -652,20 +651,12 @@ def _gradients(
             if on_rows_of_kernel is not None:
                 values = workspace("values", s, count, n, s, b, c)
                 _evaluate_columns(rows[group], at_maps, plan, out=values)
-                on_kernel = workspace("on kernel", count * n, o, c)
-                for p, q in _phases(s):
-                    torch.bmm(on_sums.transpose(1, 2), values[p, :, :, q].flatten(0, 1), out=on_kernel)
-                    # The first piece overwrites what the buffer held, the others add to it.
-                    on_rows_of_kernel[p, q, group].baddbmm_(
-                        at_kernel.t().expand(count, r, n), on_kernel.view(count, n, -1), beta=1 if number else 0
-                    )
+                buffer = workspace("on kernel", count * n, o, c)
+                # The first piece overwrites what the buffer held, the others add to it.
+                _add_to_kernel(on_rows_of_kernel[:, :, group], on_sums, values, at_kernel, buffer, 1 if number else 0)
             if kernel is not None:
-                of_kernel = kernel.rows(group)  # (s, s, rows, n, o, c)
-                on_values = workspace("on values", count * n, b, c)
-                for p, q in _phases(s):
-                    torch.bmm(on_sums, of_kernel[p, q].flatten(0, 1), out=on_values)
-                    for row, on_row in zip(rows[group], on_values.view(count, n, -1), strict=True):
-                        torch.mm(at_maps.t(), on_row, out=row[p, :, q].flatten(1))  # (n, b·c)
+                buffer = workspace("on values", count * n, b, c)
+                _write_to_rows(rows[group], on_sums, kernel.rows(group), at_maps, buffer)
         if on_ordered is not None:
             on_windows = on_ordered if at_once else workspace("windows", plan.window, plan.window, b, c)
             torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
@@ -676,3 +667,21 @@ def _gradients(
         by_entry = on_rows_of_kernel.view(s * s * n * r, o * c)
         on_weight = torch.mm(by_entry.t(), _over_rows(plan).to(weight)).view_as(weight)
     return None if on_ordered is None else on_ordered.permute(2, 3, 0, 1), on_weight
+
+
+def _add_to_kernel(
+    on_rows: Tensor, on_sums: Tensor, values: Tensor, at_kernel: Tensor, buffer: Tensor, beta: int
+) -> None:
+    """Add the gradient of some rows of points to that of the kernel ``(s s rows r o·c)``; ``beta`` 0 overwrites it."""
+    count, n, r = values.shape[1], values.shape[2], on_rows.shape[3]
+    for p, q in _phases(len(values)):
+        torch.bmm(on_sums.transpose(1, 2), values[p, :, :, q].flatten(0, 1), out=buffer)
+        on_rows[p, q].baddbmm_(at_kernel.t().expand(count, r, n), buffer.view(count, n, -1), beta=beta)
+
+
+def _write_to_rows(rows: Tensor, on_sums: Tensor, kernel: Tensor, at_maps: Tensor, buffer: Tensor) -> None:
+    """Overwrite rows of maps ``(rows s n s b c)`` with their gradient, for a kernel ``(s s rows n o c)``."""
+    for p, q in _phases(len(kernel)):
+        torch.bmm(on_sums, kernel[p, q].flatten(0, 1), out=buffer)
+        for row, on_row in zip(rows, buffer.view(len(rows), at_maps.shape[0], -1), strict=True):
+            torch.mm(at_maps.t(), on_row, out=row[p, :, q].flatten(1))  # (n, b·c)

@@ -1,4 +1,4 @@
-"""What the dynamic and the folded network have in common: their input, their decoder, their files."""
+"""What the dynamic and the folded network have in common: input, decoder and files."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,7 +15,7 @@ from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 from fastcaps.nn.decoder import Decoder
 
-# Images worked through at a time when no gradient is wanted: memory then doesn't grow with the batch.
+# Images per piece of a batch without gradients, so that memory doesn't grow with the batch.
 _PIECE = 64
 
 
@@ -30,12 +30,12 @@ class CapsuleOutput(NamedTuple):
 class CapsuleNetwork(nn.Module, ABC):
     """Stem, PrimaryCapsules and decoder, assembled from a configuration; the two final classes add the capsule layer.
 
-    Images are ``(b c h w)``, floating-point between 0 and 1, or bytes between 0 and 255. An image's result doesn't
-    depend on the rest of its batch.
+    Images are ``(b c h w)``, floating-point between 0 and 1, or bytes between 0 and 255. The result of an image
+    doesn't depend on the rest of its batch.
     """
 
     kind: ClassVar[str]
-    # Where a run folder has it.
+    # Its folder in a run folder.
     folder: ClassVar[str]
 
     def __init__(self, config: CapsNetConfig) -> None:
@@ -67,17 +67,17 @@ class CapsuleNetwork(nn.Module, ABC):
         """Classify images ``(b c h w)``; never decodes."""
 
     def lower_capsules(self, images: Tensor) -> Tensor:
-        """The lower capsules ``(b i d)`` of images ``(b c h w)``, in the order that `PrimaryCapsules` gives."""
+        """Return the lower capsules ``(b i d)`` of images ``(b c h w)``, in the order of `PrimaryCapsules`."""
         return self.primary(self.stem(self._checked(images)))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        """The class of the longest capsule ``(b)`` of images ``(b c h w)``."""
+        """Return the class of the longest capsule ``(b)`` of images ``(b c h w)``."""
         output: CapsuleOutput = self(images)
         return output.lengths.argmax(1)
 
     def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Draw the images ``(b c h w)`` that class capsules ``(b j e)`` stand for.
+        """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)``.
 
         All capsules but one are masked: the label's ``(b)``, or the longest when no labels are given.
         """
@@ -91,7 +91,7 @@ class CapsuleNetwork(nn.Module, ABC):
         return self.decoder(capsules, labels)  # type: ignore[no-any-return]
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder, both whole or neither."""
+        """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""
         pretrained.save(self, Path(folder))
 
     @classmethod
@@ -109,11 +109,11 @@ class CapsuleNetwork(nn.Module, ABC):
         """Read a folder with a ``config.json``."""
 
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
-        """The batch whole where its gradient is wanted or it is traced, in pieces otherwise."""
+        """Return the whole batch if it needs gradients or is traced, otherwise pieces of it."""
         if not is_eager(images):
             return (images,)
-        wanted = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        whole = (torch.is_grad_enabled() and wanted) or len(images) <= _PIECE
+        has_gradient = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
+        whole = (torch.is_grad_enabled() and has_gradient) or len(images) <= _PIECE
         return (images,) if whole else torch.split(images, _PIECE)
 
     def _checked(self, images: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class CapsNet(CapsuleNetwork):
             )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder, both whole or neither."""
+        """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""
         own, expected = self.routing.routing, make_routing(self.config)
         if type(own) is not type(expected) or (isinstance(own, DynamicRouting) and own != expected):
             raise ValueError(

@@ -1,6 +1,6 @@
-"""What defines a capsule network: sizes, routing, class names and how an image becomes its input.
+"""The configuration of a capsule network: sizes, routing, class names, and how an image becomes its input.
 
-Knows no PyTorch, so that the command line and the runtime can read a model's ``config.json`` without it.
+Needs no PyTorch, so that the command line and the runtime can read a model's ``config.json`` without it.
 """
 
 import dataclasses
@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-# Lower capsules that a strided stem may leave: twice the paper's number.
+# Most lower capsules after a strided stem: twice the number of the paper.
 _MOST_STRIDED = 2304
-# A strided convolution in front of the stem's last: kernel size, stride.
+# Kernel size and stride of a strided convolution before the last one of the stem.
 _HALVING = 3, 2
 
 # Of the paper's network for CIFAR-10, what differs from the one for MNIST.
@@ -36,20 +36,20 @@ class CapsNetConfig:
 
     Attributes:
         height: of the network's input, in pixels.
-        width: likewise.
+        width: of the network's input, in pixels.
         channels: 1 for gray, 3 for color.
         classes: number of class capsules.
         stem_layers: convolutions in front of the stem's last, each as (channels, kernel size, stride), without padding;
-            none in the paper. They make large images small.
+            none in the paper. They reduce large images.
         stem_channels: feature maps of the stem's last convolution.
         stem_kernel: side of its kernel; no padding.
         stem_stride: its stride.
         capsule_types: capsules at each position of the grid.
-        lower_dimension: numbers in a lower capsule, d.
+        lower_dimension: numbers per lower capsule, d.
         primary_kernel: side of the second convolution's kernel; no padding.
         primary_stride: its stride.
         batch_norm: whether a BatchNorm follows each convolution; `fastcaps.fold` merges it into the convolution.
-        class_dimension: numbers in a class capsule, e.
+        class_dimension: numbers per class capsule, e.
         class_bias: whether the sums of class capsules have a bias, as in Sabour's code.
         decoder: widths of the reconstruction network's hidden layers.
         routing: ``"dynamic"``, or the name of a routing of your own (`fastcaps.nn.Routing`).
@@ -58,9 +58,9 @@ class CapsNetConfig:
             own (`fastcaps.functional.Normalization`).
         lower: lower bound of Max-Min.
         upper: upper bound of Max-Min.
-        standardize: whether the network first brings each image to zero mean and unit variance, by itself.
-        resize: height and width an image is brought to before its middle is cropped to the input size; the
-            input size itself when None.
+        standardize: whether the network first scales each image to zero mean and unit variance.
+        resize: height and width to which a picture is resized before its middle is cropped to the input size; the input
+            size itself when None.
         class_names: one name per class; numbers when not given.
     """
 
@@ -90,7 +90,7 @@ class CapsNetConfig:
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Bring JSON's lists to tuples and its 0 to 0.0, then refuse what can't work, saying why."""
+        """Convert lists from JSON to tuples and 0 to 0.0, then check all values."""
         for name in ("decoder", "resize", "class_names"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -145,12 +145,12 @@ class CapsNetConfig:
 
     @classmethod
     def mnist(cls, **changes: Any) -> Self:
-        """The paper's network for MNIST and its variants: 28×28×1 → 20×20×256 → 6×6×32 = 1152 capsules of 8."""
+        """Return the paper's network for MNIST and its variants: 28×28×1 → 20×20×256 → 6×6×32 = 1152 capsules of 8."""
         return cls(**changes)
 
     @classmethod
     def cifar10(cls, **changes: Any) -> Self:
-        """The paper's network for CIFAR-10: 24×24×3 → 16×16×256 → 4×4×64 = 1024 capsules of 4."""
+        """Return the paper's network for CIFAR-10: 24×24×3 → 16×16×256 → 4×4×64 = 1024 capsules of 4."""
         return cls(**(CIFAR10_PRESET | changes))
 
     @classmethod
@@ -179,7 +179,7 @@ class CapsNetConfig:
             raise ValueError(f"stem is {stem!r}, expected paper or strided")
         config = cls(height=height, width=width, channels=channels, classes=classes, **changes)
         while stem == "strided" and config.lower_capsules > _MOST_STRIDED:
-            # Twice as many channels after each, up to those of the stem's last.
+            # Each has twice the channels of the one before, up to those of the last one of the stem.
             front = len(config.stem_layers) + 1
             widths = [max(1, config.stem_channels >> (front - k)) for k in range(front)]
             layers = tuple((maps, *_HALVING) for maps in widths)
@@ -217,24 +217,24 @@ class CapsNetConfig:
         return self.grid[0] * self.grid[1] * self.capsule_types
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """Return plain values for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From what `to_dict` gave; an entry that is unknown is refused, one that is missing has its default."""
+        """Return the configuration that `to_dict` described; missing entries get their defaults."""
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"the configuration has unknown entries: {', '.join(unknown)}")
         return cls(**values)
 
     def to_json(self) -> str:
-        """As a JSON document."""
+        """Return a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """From what `to_json` gave."""
+        """Return the configuration of a document from `to_json`."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:

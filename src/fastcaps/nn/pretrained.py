@@ -1,7 +1,6 @@
-"""Models as folders: ``config.json`` says what it is, ``model.safetensors`` holds the weights. No pickle.
+"""Models as folders: ``config.json`` describes the model, ``model.safetensors`` has the weights. No pickle.
 
-``config.json`` records the SHA-256 of the weights beside it, so that a file that is cut short, or belongs to another
-model, is found before it is used.
+``config.json`` records the SHA-256 of the weights, so that a truncated file, or one of another model, is refused.
 
 A folded network need not be stored twice: its ``config.json`` may name the folder of the network and the file of the
 coefficients that it is folded from.
@@ -34,7 +33,7 @@ Network = TypeVar("Network", bound="CapsuleNetwork")
 
 
 def save(model: "CapsuleNetwork", folder: Path) -> None:
-    """Write a model's two files into a folder, both whole or neither."""
+    """Write the two files of a model into a folder, both or neither."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     weights = safetensors.torch.save(state, metadata={"format": "pt"})
     description = {
@@ -67,7 +66,7 @@ def load(cls: type[Network], folder: Path) -> Network:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """Weights in single precision where they are stored in half: that is only a way of storing them."""
+    """Return weights that are stored in half precision in single precision."""
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
 
 
@@ -120,7 +119,7 @@ def folded_from(folder: Path) -> FoldedFrom | None:
     names = ("model", "coefficients", "coefficients_sha256")
     if not isinstance(parts, dict) or not all(isinstance(parts.get(name), str) for name in names):
         raise ValueError(f"{folder / _CONFIG} is damaged: folded_from lacks one of {', '.join(names)}")
-    if any(Path(parts[name]).name != parts[name] for name in names):
+    if any(parts[name] in ("", "..") or Path(parts[name]).name != parts[name] for name in names):
         raise ValueError(f"{folder / _CONFIG}: folded_from is {parts}, expected names of files beside {folder}")
     beside = folder.parent
     weights, coefficients = beside / parts["model"] / _WEIGHTS, beside / parts["coefficients"]
@@ -200,18 +199,17 @@ def _config(description: dict[str, Any], folder: Path) -> CapsNetConfig:
         raise ValueError(f"{folder / _CONFIG}: {error}") from None
 
 
-def _check_fit(expected: dict[str, Tensor], given: dict[str, Tensor], path: Path) -> None:
-    missing, extra = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
+def _check_fit(expected: dict[str, Tensor], actual: dict[str, Tensor], path: Path) -> None:
+    missing, extra = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
     if missing or extra:
         words = [f"lacks {', '.join(missing)}"] if missing else []
         words += [f"has the unknown {', '.join(extra)}"] if extra else []
         raise ValueError(f"{path} {' and '.join(words)}: it is not of this model")
     for name, tensor in expected.items():
-        if given[name].shape != tensor.shape:
+        if actual[name].shape != tensor.shape:
             raise ValueError(
-                f"{path}: {name} has shape {tuple(given[name].shape)}, the configuration beside it wants "
-                f"{tuple(tensor.shape)}"
+                f"{path}: {name} has shape {tuple(actual[name].shape)}, the configuration expects {tuple(tensor.shape)}"
             )
-        if given[name].is_floating_point() != tensor.is_floating_point():
+        if actual[name].is_floating_point() != tensor.is_floating_point():
             kind = "a floating-point type" if tensor.is_floating_point() else f"{tensor.dtype}"
-            raise ValueError(f"{path}: {name} is {given[name].dtype}, expected {kind}")
+            raise ValueError(f"{path}: {name} is {actual[name].dtype}, expected {kind}")

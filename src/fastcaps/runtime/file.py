@@ -1,21 +1,21 @@
-"""The exported file: ONNX with everything in it, closed by a seal that shows any change.
+"""The exported file: ONNX with everything in it, and at its end a checksum that reveals any change.
 
-An ONNX file is a protobuf message, and two messages one after the other are one with the entries of both. So the last
-bytes are a metadata entry with the SHA-256 of all bytes before them; any ONNX tool reads the file as usual. Weights may
-not lie in other files: such a file could name any place of the reader's disk. All of this is checked before ONNX
-Runtime sees the file, with a few lines that can find their way through protobuf.
+An ONNX file is a protobuf message, and two concatenated messages are one message with the entries of both. So the last
+bytes are a metadata entry with the SHA-256 of all bytes before them; any ONNX tool reads the file as usual. Weights
+may not be in other files: such a file could name any path on the reader's disk. All of this is checked before ONNX
+Runtime opens the file, with a small parser of protobuf.
 """
 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-# Keys of the file's metadata: a JSON document about the network, and the seal.
+# Keys of the metadata: a JSON document about the network, and the checksum (the seal).
 ABOUT = "fastcaps"
 _SEAL = b"fastcaps.sha256"
 PRODUCER = "fastcaps"
 
-# Where ONNX's messages hold tensors: for each kind of message, fields that are messages of which kind.
+# Where tensors are in ONNX messages: for each kind of message, the fields that are messages, and of which kind.
 _INSIDE: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "graph": {1: "node", 5: "tensor", 15: "sparse"},
@@ -29,49 +29,48 @@ _PRODUCER_NAME, _EXTERNAL_DATA = 2, 13
 
 
 def sealed(content: bytes) -> bytes:
-    """A serialised model with its seal."""
+    """Return a serialized model with its seal."""
     return content + _seal(content)
 
 
 def checked(content: bytes, path: Path | str) -> bytes:
-    """The content of a file that is whole, made by `export`, and needs no other file; refused otherwise."""
+    """Return the content of a file; raise ValueError unless it is complete, from `export`, and needs no other file."""
     try:
         producers = [value for field, value in _fields(memoryview(content)) if field == _PRODUCER_NAME]
         mine = _is(producers[0] if producers else 0, PRODUCER.encode())
         elsewhere = list(_locations(memoryview(content), "model")) if mine else []
-    except (ValueError, RecursionError):  # graphs within graphs without end are nobody's network
+    except (ValueError, RecursionError):  # graphs nested without end are no network
         raise ValueError(
-            f"{path} is no ONNX file, or damaged: it can't be read to its end ({len(content):,} bytes): "
-            "copy it again, or make it with fastcaps export"
+            f"{path} is not an ONNX file, or damaged: it can't be read to its end ({len(content):,} bytes): "
+            "copy or export it again"
         ) from None
     if not mine:
         raise ValueError(
-            f"{path} was not made by fastcaps export: without what that writes into a file nobody knows its classes "
-            "and its input"
+            f"{path} was not written by fastcaps.export, so its classes and its input are not known: export it with "
+            "fastcaps"
         )
     if elsewhere:
         raise ValueError(
-            f"{path} has weights in another file ({elsewhere[0]}), expected all in one: make it again with "
-            "fastcaps export"
+            f"{path} has weights in another file ({elsewhere[0]}), expected all in one file: export it again"
         )
     seal = _seal(content[: -len(_seal(b""))])
     if not content.endswith(seal):
         raise ValueError(
-            f"{path} is damaged, or was changed after its export: its content is not what its SHA-256 says: "
-            "copy it again, or make it with fastcaps export"
+            f"{path} is damaged, or was changed after its export: its content doesn't match its SHA-256: "
+            "copy or export it again"
         )
     return content
 
 
 def _seal(content: bytes) -> bytes:
-    """Field 14 of a model, an entry of its metadata: key and value."""
+    """Return field 14 of a model, an entry of its metadata: key and value."""
     value = hashlib.sha256(content).hexdigest().encode()
     entry = b"\x0a" + bytes([len(_SEAL)]) + _SEAL + b"\x12" + bytes([len(value)]) + value
     return b"\x72" + bytes([len(entry)]) + entry
 
 
 def _locations(message: memoryview, kind: str) -> Iterator[str]:
-    """Names of the files in which a message's tensors lie."""
+    """Yield the names of other files that hold tensors of a message."""
     for field, value in _fields(message):
         if kind == "tensor":
             if field == _EXTERNAL_DATA and isinstance(value, memoryview):
@@ -87,12 +86,12 @@ def _is(value: memoryview | int, expected: bytes) -> bool:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """The number and content of each field of a protobuf message; numbers of a fixed size come as bytes."""
+    """Yield number and content of each field of a protobuf message; numbers of a fixed size as bytes."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
         kind = key & 7
-        # Readers of protobuf look at 32 bits of it: with more, a field could seem another one to them than here.
+        # Parsers of protobuf use 32 bits of it: with more, they could see another field than is seen here.
         if not 8 <= key < 2**32:
             raise ValueError(f"no protobuf: field number {key >> 3} at {place}")
         if kind == 0:

@@ -1,4 +1,4 @@
-"""From an image file to a network's input: upright, resized, its middle cropped, inverted where that is wanted."""
+"""From an image file to the input of a network: upright, resized, cropped to its middle, inverted where needed."""
 
 from pathlib import Path
 from typing import Literal, Protocol
@@ -10,7 +10,7 @@ from fastcaps._images import decode
 
 Invert = Literal["auto", "yes", "no"]
 
-# How near to black or white the edge of the training images has to be for a picture to be on the wrong side of it.
+# Largest distance from black or white of an edge that counts as dark or light.
 _CLEAR = 0.25
 
 
@@ -31,16 +31,16 @@ class TakesImages(Protocol):
 
     @property
     def resize(self) -> tuple[int, int] | None:
-        """Height and width to which a picture is brought before its middle is cropped."""
+        """Height and width to resize to before the middle is cropped."""
 
 
 def network_input(path: Path, config: TakesImages, content: bytes | None = None) -> NDArray[np.uint8]:
-    """A picture as the network's input ``(c h w)``: brought to ``config.resize``, then its middle.
+    """Return a picture as the input of a network ``(c h w)``: resized to ``config.resize``, then its middle.
 
     Args:
         path: of the file; also what errors call it.
         config: of the network, or another description of its input.
-        content: what is in the file; read when None.
+        content: of the file; read when None.
     """
     h, w = config.height, config.width
     pixels = decode(path, config.resize or (h, w), config.channels, content)  # (c, height, width)
@@ -49,16 +49,16 @@ def network_input(path: Path, config: TakesImages, content: bytes | None = None)
 
 
 def edge_brightness(images: NDArray[np.uint8]) -> float:
-    """The median of the outermost pixels of images ``(… h w)``, between 0 and 1."""
+    """Return the median of the outermost pixels of images ``(… h w)``, between 0 and 1."""
     rows, columns = images[..., [0, -1], :], images[..., :, [0, -1]]
     return float(np.median(np.concatenate([rows.ravel(), columns.ravel()])) / 255)
 
 
 def is_inverted(image: NDArray[np.uint8], background: float | None) -> bool:
-    """Whether a picture ``(c h w)`` has light and dark the other way round than the training images.
+    """Return whether light and dark of a picture ``(c h w)`` are swapped, compared with the training images.
 
-    So it is when the training images are grey with a clearly dark or clearly light edge, and the picture's edge is
-    nearer to the other end.
+    That is so if the training images are gray with a clearly dark or clearly light edge, and the edge of the picture is
+    nearer to the other extreme.
     """
     if background is None or len(image) != 1 or _CLEAR < background < 1 - _CLEAR:
         return False
@@ -69,6 +69,6 @@ def is_inverted(image: NDArray[np.uint8], background: float | None) -> bool:
 def inverted(
     image: NDArray[np.uint8], background: float | None, invert: Invert = "auto"
 ) -> tuple[NDArray[np.uint8], bool]:
-    """A picture ``(c h w)``, inverted if it is to be, and whether it was."""
+    """Return a picture ``(c h w)``, inverted if needed, and whether it was inverted."""
     decision = invert == "yes" or (invert == "auto" and is_inverted(image, background))
     return (255 - image if decision else image), decision

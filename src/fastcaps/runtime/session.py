@@ -12,9 +12,9 @@ from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime import file
 
-# Of files with a CapsNet, whose configuration says all, and of files with any other module.
+# Formats of files with a CapsNet, which have its configuration, and of files with any other module.
 CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
-# Images worked through at a time: beyond this nothing gets faster, and memory doesn't grow with the batch.
+# Images per call of ONNX Runtime: more are not faster, and memory doesn't grow with the batch.
 _PIECE = 32
 _FIELDS = {
     CAPSNET_FORMAT: ("config", "routing", "precision", "batch", "background"),
@@ -39,27 +39,27 @@ class Output(NamedTuple):
 
 
 def load(path: str | Path, threads: int | None = None) -> "Predictor":
-    """The network in a file that ``fastcaps export`` made, warmed up.
+    """Return the network in an exported file, warmed up.
 
     Args:
         path: of the file.
-        threads: that one call uses at most; as many as this process has processors when None.
+        threads: most threads of one call; as many as this process has processors when None.
     """
     require("fastcaps.runtime", "onnxruntime")
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist: make it with fastcaps export") from None
+        raise FileNotFoundError(f"{path} does not exist, expected a file from fastcaps.export") from None
     except IsADirectoryError:
-        raise IsADirectoryError(f"{path} is a folder, expected a file that fastcaps export made") from None
+        raise IsADirectoryError(f"{path} is a folder, expected a file from fastcaps.export") from None
     return Predictor(content, path, threads)
 
 
 @final
 class Predictor:
-    """A network that answers; any number of threads may ask it at the same time.
+    """A network for inference; any number of threads may call it at the same time.
 
-    An image's answer doesn't depend on the rest of its batch. Batches of any size are worked through in pieces.
+    The result of an image doesn't depend on the rest of its batch. Batches of any size are processed in pieces.
 
     Attributes:
         class_names: in the order of the lengths.
@@ -69,7 +69,7 @@ class Predictor:
         image: how a picture becomes an input; None where inputs are no images.
         background: brightness of the edge of the training images, between 0 and 1; None where it means nothing.
         config: of a `CapsNet`; None for another module.
-        about: everything the file says of itself: also provenance, and the accuracy that was measured.
+        about: all metadata of the file, with provenance and measured accuracy.
     """
 
     def __init__(self, content: bytes, path: str | Path = "the model", threads: int | None = None) -> None:
@@ -85,7 +85,7 @@ class Predictor:
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            # What ONNX Runtime raises has no common class.
+            # The errors of ONNX Runtime have no common class.
             raise ValueError(f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {error}") from error
         about = json.loads(self._session.get_modelmeta().custom_metadata_map.get(file.ABOUT, "{}"))
         if about.get("format") not in _FIELDS:
@@ -95,7 +95,7 @@ class Predictor:
             )
         missing = [name for name in _FIELDS[about["format"]] if name not in about]
         if missing:
-            raise ValueError(f"{path} does not say its {', '.join(missing)}: make it again with fastcaps export")
+            raise ValueError(f"{path} lacks {', '.join(missing)} in its metadata: export it again")
         self.about: dict[str, Any] = about
         self.routing: str = about["routing"]
         self.precision: str = about["precision"]
@@ -151,7 +151,7 @@ class Predictor:
         return self.run(inputs)[list(self._outputs)[-1]]
 
     def predict(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """The class of the longest capsule ``(b)`` of images ``(b c h w)``."""
+        """Return the class of the longest capsule ``(b)`` of images ``(b c h w)``."""
         classes: NDArray[np.int64] = self.scores(images).argmax(1)
         return classes
 
@@ -165,20 +165,20 @@ class Predictor:
     def _checked(self, inputs: NDArray[Any]) -> NDArray[Any]:
         accepted = {np.dtype(np.uint8), np.dtype(self._dtype)}
         if not isinstance(inputs, np.ndarray) or inputs.dtype not in accepted:
-            given = inputs.dtype if isinstance(inputs, np.ndarray) else type(inputs).__name__
+            kind = inputs.dtype if isinstance(inputs, np.ndarray) else type(inputs).__name__
             if self.takes_floats:
                 raise ValueError(
-                    f"inputs are {given}, expected a NumPy array of float32, or of uint8 between 0 and 255: "
+                    f"inputs are {kind}, expected a NumPy array of float32, or of uint8 between 0 and 255: "
                     "convert them with .astype(np.float32)"
                 )
             raise ValueError(
-                f"images are {given}, expected a NumPy array of uint8 between 0 and 255: "
-                "multiply what is between 0 and 1 by 255, round, and convert"
+                f"images are {kind}, expected a NumPy array of uint8 between 0 and 255: "
+                "multiply values between 0 and 1 by 255, round, and convert"
             )
         if inputs.shape[1:] != self.input_shape:
             shape = ", ".join(map(str, self.input_shape))
             raise ValueError(
                 f"images have shape {inputs.shape}, expected (batch, {shape}): "
-                "fastcaps.runtime.pictures brings image files to it"
+                "fastcaps.runtime.pictures.network_input converts image files"
             )
         return inputs if inputs.dtype == self._dtype else inputs.astype(np.float32) / 255
