@@ -42,10 +42,10 @@ def test_it_is_small_and_records_what_was_measured(name):
     about = Run.open(name).about
     cell = Cell(about["data"]["name"], about["config"]["normalization"], about["settings"]["seed"])
     result = finished(RESULTS)[cell]
-    assert result["settings"] == about["settings"]
+    assert result.to_dict()["settings"] == about["settings"]
     # Rounding to half precision changes next to nothing.
-    for way, variant in result["evaluation"]["variants"].items():
-        assert about["evaluation"][way] == pytest.approx(variant["accuracy"], abs=1e-3)
+    for routing, variant in result.evaluation.variants.items():
+        assert about["evaluation"][routing] == pytest.approx(variant.accuracy, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fastcaps._json import parse_json, read_json
 
@@ -52,3 +54,11 @@ def test_refuses_with_one_sentence(content: bytes | str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as error:
         parse_json(content, Document, "run.json", limit=1_000 if len(content) == 2000 else 2**20)
     assert "\n" not in str(error.value)
+
+
+def test_lists_become_arrays() -> None:
+    assert parse_json("[[1, 2], [3, 4]]", NDArray[np.int64], "x").tolist() == [[1, 2], [3, 4]]
+    assert np.isnan(parse_json("[1.5, null]", NDArray[np.float64], "x")).tolist() == [False, True]
+    for content in ("[[1], [2, 3]]", "[1, null]", "3", '["a"]'):
+        with pytest.raises(ValueError, match="x is damaged: expected lists of numbers of one shape"):
+            parse_json(content, NDArray[np.int64], "x")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fastcaps import bundled
+from fastcaps._result import Table
 from fastcaps.analysis.results import MEANINGS
 from fastcaps.analysis.statistics import proportion_interval
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
-from fastcaps.reproduction.table import markdown
 from fastcaps.runtime import load
 
 # What a network of these images is good for, and where it fails.
@@ -58,7 +58,7 @@ fastcaps evaluate {folder.name}
 
 On the {data["test"]:,} test images, of the weights as they are stored, rounded to half precision:
 
-{markdown((["routing", "", "accuracy", "95 %"], _accuracies(about)))}{_elsewhere(about)}
+{Table("", ["routing", "", "accuracy", "95 %"], _accuracies(about)).to_markdown()}{_elsewhere(about)}
 ## Training
 
 - {title}, {made.get(data["provenance"]["kind"], "a folder of images")}: {data["train"]:,} training images{held_out}.

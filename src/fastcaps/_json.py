@@ -1,10 +1,13 @@
 """Reading JSON that may be damaged or hostile: bounded, and straight into a type."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
+import numpy as np
 
 T = TypeVar("T")
 
@@ -35,8 +38,21 @@ def parse_json(content: bytes | str, kind: type[T], source: str, *, limit: int =
     """
     if len(content) > limit:
         raise ValueError(f"{source} has more than {limit:,} bytes, expected fewer: is it the right file?")
+    with _one_sentence(source):
+        return msgspec.json.decode(content, type=kind, dec_hook=_decode)
+
+
+def convert_json(values: Any, kind: type[T], source: str) -> T:
+    """Return what a JSON document was read into as a value of a type, as `parse_json` does."""
+    with _one_sentence(source):
+        return msgspec.convert(values, kind, dec_hook=_decode)
+
+
+@contextmanager
+def _one_sentence(source: str) -> Iterator[None]:
+    """Say in one sentence what is wrong with a document."""
     try:
-        return msgspec.json.decode(content, type=kind)
+        yield
     except msgspec.ValidationError as error:
         raise ValueError(f"{source} is damaged: {_words(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -45,6 +61,20 @@ def parse_json(content: bytes | str, kind: type[T], source: str, *, limit: int =
         raise ValueError(f"{source} is damaged: its values are nested too deeply") from None
     except (TypeError, ValueError, OverflowError) as error:  # from __post_init__ of a dataclass
         raise ValueError(f"{source}: {error}") from None
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """Return a list of numbers as an array; None becomes NaN."""
+    if get_origin(kind) is not np.ndarray:
+        raise TypeError(f"{kind} can't be read from JSON")
+    number = get_args(get_args(kind)[1])[0]
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError):
+        array = np.array(np.nan)
+    if not array.ndim or (np.issubdtype(number, np.integer) and np.isnan(array).any()):
+        raise ValueError("expected lists of numbers of one shape")
+    return array.astype(number)
 
 
 def _words(error: msgspec.ValidationError) -> str:

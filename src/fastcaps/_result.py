@@ -1,17 +1,16 @@
 """What workflows return: frozen dataclasses that become JSON, are read from it, and show themselves as a table."""
 
 import dataclasses
-import functools
 import html
 import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 import numpy as np
+
+from fastcaps._json import convert_json, read_json
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,11 @@ class Table:
         console = Console(width=width, file=io.StringIO(), record=True)
         console.print(drawn)
         return "\n".join([self.title, *(line.rstrip() for line in console.export_text().splitlines())])
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table without its title."""
+        lines = (self.columns, ["---"] * len(self.columns), *self.rows)
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def to_html(self) -> str:
         """Return an HTML table; every text is escaped."""
@@ -83,8 +87,7 @@ class Result:
         Raises:
             ValueError: a field is missing or has another type; the message names it.
         """
-        result: Self = _parse_fields(cls, values, "")
-        return result
+        return convert_json(values, cls, f"the {cls.__name__}")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -93,12 +96,7 @@ class Result:
         Raises:
             ValueError: the file is damaged; the message names the file and the field.
         """
-        try:
-            return cls.from_dict(json.loads(Path(path).read_bytes()))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not JSON: {error}") from None
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+        return read_json(Path(path), cls)
 
     def __repr__(self) -> str:
         """Return the tables as text."""
@@ -128,29 +126,22 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def json_field(
-    *,
-    default_factory: Any = dataclasses.MISSING,
-    key: str | None = None,
-    omit_none: bool = False,
-    omit: bool = False,
-) -> Any:
-    """Declare a field of a result that JSON has in another form.
+def json_field(*, default_factory: Callable[[], Any] | None = None, omit_none: bool = False, omit: bool = False) -> Any:
+    """Declare a field of a result that JSON may not have.
 
     Args:
-        default_factory: gives the value where there is none; None by default for fields that may be omitted.
-        key: name in JSON, where that is no Python name.
+        default_factory: gives the value where there is none; None is the default.
         omit_none: whether JSON has no such entry where the value is None.
         omit: whether JSON never has it.
     """
-    metadata = {"key": key, "omit_none": omit_none, "omit": omit}
-    if default_factory is dataclasses.MISSING and (omit_none or omit):
+    metadata = {"omit_none": omit_none, "omit": omit}
+    if default_factory is None:
         return dataclasses.field(default=None, metadata=metadata)
     return dataclasses.field(default_factory=default_factory, metadata=metadata)
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:
-    """Return the name that a field has in JSON."""
+    """Return the name of a field in JSON: its own, or ``key`` of its metadata where that is no Python name."""
     return field.metadata.get("key") or field.name
 
 
@@ -161,68 +152,3 @@ def _fields_as_json(value: Any) -> dict[str, Any]:
         if not field.metadata.get("omit")
         and not ((entry := getattr(value, field.name)) is None and field.metadata.get("omit_none"))
     }
-
-
-def _parse_fields(cls: Any, values: Any, place: str) -> Any:
-    _expect(isinstance(values, dict), values, place or "the whole", "an object")
-    hints, arguments = _hints(cls), {}
-    for field in dataclasses.fields(cls):
-        key = json_key(field)
-        where = f"{place}.{key}" if place else key
-        if field.metadata.get("omit"):
-            continue
-        if key in values:
-            arguments[field.name] = _parse(hints[field.name], values[key], where)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{where} is missing")
-    return cls(**arguments)
-
-
-_hints = functools.cache(get_type_hints)
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-
-
-def _parse(hint: Any, value: Any, place: str) -> Any:
-    """Return a JSON value as its type hint says, or refuse it by its place in the file."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return None if value is None else _parse(next(one for one in arguments if one is not NoneType), value, place)
-    if dataclasses.is_dataclass(hint):
-        return _parse_fields(hint, value, place)
-    if origin is tuple:
-        _expect(isinstance(value, list), value, place, "a list")
-        hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
-        _expect(len(hints) == len(value), value, place, f"a list of {len(hints)}")
-        return tuple(
-            _parse(one, entry, f"{place}.{k}") for k, (one, entry) in enumerate(zip(hints, value, strict=True))
-        )
-    if origin in (dict, Mapping):
-        _expect(isinstance(value, dict), value, place, "an object")
-        return {key: _parse(arguments[1], entry, f"{place}.{key}") for key, entry in value.items()}
-    if origin is np.ndarray:
-        return _parse_array(get_args(arguments[1])[0], value, place)
-    if origin is Literal:
-        _expect(value in arguments, value, place, f"one of {', '.join(map(str, arguments))}")
-    elif hint is float:
-        _expect(isinstance(value, int | float) and not isinstance(value, bool), value, place, _WORDS[float])
-        return float(value)
-    elif hint in _WORDS:
-        right = isinstance(value, hint) and isinstance(value, bool) == (hint is bool)
-        _expect(right, value, place, _WORDS[hint])
-    return value
-
-
-def _parse_array(kind: type[np.generic], value: Any, place: str) -> Any:
-    try:
-        array = np.array(value, np.float64)  # None becomes NaN
-    except (TypeError, ValueError):
-        array = np.array(np.nan)
-    whole = np.issubdtype(kind, np.integer)
-    _expect(array.ndim > 0 and not (whole and np.isnan(array).any()), value, place, "a list of numbers of one shape")
-    return array.astype(kind)
-
-
-def _expect(holds: bool, value: Any, place: str, expected: str) -> None:
-    if not holds:
-        text = repr(value)
-        raise ValueError(f"{place} is {text if len(text) <= 60 else text[:57] + '...'}, expected {expected}")

@@ -1,12 +1,15 @@
 """Many matrices on the same images: the answers are those of the folded networks, the choice is on held-out images."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet, fold
-from fastcaps.analysis.ablation import Ablation, Trial, ablation_figure, answers, score
+from fastcaps.analysis.ablation import Ablation, Trial, ablation_figure, predictions, score
 from fastcaps.data import batches
 
 
@@ -16,7 +19,7 @@ def test_answers_are_those_of_the_networks_one_by_one():
     matrices = [torch.rand(model.config.lower_capsules, 3) for _ in range(3)]
     seen: list[int] = []
     given = lambda: batches(data.test, 8, view=data.augmentation.test_view)  # noqa: E731
-    truth, dynamic, found = answers(model, matrices, given(), seen.append)
+    truth, dynamic, found = predictions(model, matrices, given(), seen.append)
     assert seen == [8, 8, 8, 6]
     assert (truth == data.test.labels.numpy()).all()
     images = torch.cat([images for images, _ in given()])
@@ -24,8 +27,8 @@ def test_answers_are_those_of_the_networks_one_by_one():
     for matrix, one in zip(matrices, found, strict=True):
         assert (one == fold(model, matrix).predict(images).numpy()).all()
     assert len({one.tobytes() for one in found}) > 1
-    with pytest.raises(ValueError, match="there are no images to compare coefficients on"):
-        answers(model, matrices, [])
+    with pytest.raises(ValueError, match="there are no images, expected at least one"):
+        predictions(model, matrices, [])
 
 
 def trial(name, held_out, tested):
@@ -52,11 +55,31 @@ def test_scores_and_the_choice():
     assert Ablation({}, {}, trial("uniform", None, 5), (trial("a", None, 9),)).best is None
 
 
+@pytest.mark.parametrize("name", ["cifar10-ablation", "mnist-ablation"])
+def test_stored_results_come_back_as_they_were(name):
+    path = Path(__file__).parents[2] / "results" / f"{name}.json"
+    assert Ablation.load(path).to_dict() == json.loads(path.read_bytes())
+
+
+def test_tables_and_the_conclusion():
+    compared = Ablation({"test": 1.0}, {"test": 10}, trial("uniform", 5, 5), (trial("a", 6, 9),), data="pets")
+    (table,) = compared.tables()
+    assert table.title == "pets: dynamic routing 100.00% of 10 test images"
+    first, second = table.rows
+    assert first[:6] == ["uniform", "containers", "final", "30", "50.00%", "50.00%"]
+    assert second[:6] == ["a", "containers", "final", "30", "60.00%", "90.00%"]
+    assert compared.sentences()[-1].startswith(
+        "Best on the held-out images: a, containers, final, 60.00%; on the test im"
+    )
+    unchosen = Ablation({"test": 1.0}, {"test": 10}, trial("uniform", None, 5), ())
+    assert "held out no images" in unchosen.sentences()[-1]
+
+
 def test_the_figure_names_every_trial():
     uniform = trial("uniform", None, 5)
-    found = Ablation({"test": 1.0}, {"test": 10}, uniform, (trial("a", None, 9), trial("b", None, 4))).to_dict()
-    panel = ablation_figure(found, 3).axes[0]
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["a, containers, after", "b, containers, after"]
+    found = Ablation({"test": 1.0}, {"test": 10}, uniform, (trial("a", None, 9), trial("b", None, 4)))
+    panel = ablation_figure(found).axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["a, containers, final", "b, containers, final"]
     assert [label.get_text() for label in panel.figure.legends[0].get_texts()] == [
         "dynamic routing, 100.00 %",
         "uniform: all ones, 50.00 %",

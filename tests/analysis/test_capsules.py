@@ -23,7 +23,7 @@ def test_lengths_are_the_networks(small_model):
     assert found.labels.tolist() == labels.tolist()
     np.testing.assert_allclose(found.dynamic, small_model(images).lengths.detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(found.fast, fast(images).lengths.detach().numpy(), rtol=1e-5)
-    with pytest.raises(ValueError, match="there are no test images to measure lengths on"):
+    with pytest.raises(ValueError, match="there are no images, expected at least one"):
         output_lengths(small_model, fast, [])
 
 

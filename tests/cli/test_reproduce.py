@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.data import tiny
 from tests.pages import needs_browser, opened
-from tests.reproduction.conftest import result
+from tests.reproduction.conftest import values
 from typer.testing import CliRunner
 
 from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients
@@ -104,8 +104,8 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
     name = "mnist-max_min-0"
     assert weights(small / "runs" / "reproduce" / name) == weights(small / "others" / name)
     found = finished(small / "results")[Cell("mnist", "max_min", 0)]
-    assert found["settings"]["epochs"] == 3
-    assert ["fast_test_accuracy" in row for row in found["metrics"]] == [False, True, True]
+    assert found.settings.epochs == 3
+    assert [epoch.fast_test_accuracy is not None for epoch in found.metrics] == [False, True, True]
 
 
 @pytest.mark.slow
@@ -160,8 +160,8 @@ def test_a_large_test_set_is_looked_at_seldom(small):
     assert SETS["rotated_mnist"].test == reproduction._LARGE
     invoke("reproduce", "--data", "rotated_mnist", "--normalization", "max_min", "--epochs", 2, "--threads", 1)
     found = finished(small / "results")[Cell("rotated_mnist", "max_min", 0)]
-    assert found["settings"]["test_every"] == 10
-    assert ["test_accuracy" in row for row in found["metrics"]] == [False, True]
+    assert found.all_settings["test_every"] == 10
+    assert [epoch.test_accuracy is not None for epoch in found.metrics] == [False, True]
 
 
 def test_one_that_fails_is_named_and_the_others_go_on(small):
@@ -189,7 +189,7 @@ def test_a_lack_of_memory_is_no_reason_to_lose_the_others(small, monkeypatch):
 def write(folder, cell, **changes):
     file = folder / "results" / f"{cell.name}.json"
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({**result(cell), "config": json.loads(network(cell).to_json()), **changes}))
+    file.write_text(json.dumps({**values(cell), "config": json.loads(network(cell).to_json()), **changes}))
 
 
 def test_list_says_how_long(small):
@@ -244,7 +244,7 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     assert "error: results/mnist-softmax-0.json was made without --fast-every 3: leave it out to take it as" in seldom
     folder = small / "runs" / "reproduce" / "mnist-max_min-0"
     folder.mkdir(parents=True)
-    about = result(Cell("mnist", "max_min", 7))
+    about = values(Cell("mnist", "max_min", 7))
     about["data"] |= {"call": None, "fingerprint": ""}
     (folder / "run.json").write_text(json.dumps(about))
     (folder / "metrics.jsonl").write_text("")
@@ -307,7 +307,7 @@ def test_the_page_in_a_real_browser(tmp_path, width, scheme):
     with opened(tmp_path / "report.html", width, scheme) as page:
         tables = page.eval_on_selector_all("table", "all => all.map(t => t.querySelectorAll('tbody tr').length)")
         made = page.eval_on_selector_all("dt", "all => all.map(d => d.textContent)")
-    assert tables == [4, 4, 4, 4, 4, len(found), len(losses_table(found)[1])]
+    assert tables == [4, 4, 4, 4, 4, len(found), len(losses_table(found).rows)]
     assert made == sorted(cell.name for cell in found)
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from fastcaps.reproduction import Cell, network
+from fastcaps.reproduction import Cell, RunResult, network
 
 
 def variant(correct, images, against=False):
@@ -15,14 +15,24 @@ def variant(correct, images, against=False):
         "changed": 4,
     }
     return {
+        "correct": correct,
+        "errors": images - correct,
         "accuracy": correct / images,
+        "per_class": [correct / images, None],
+        "confusion": [[correct, images - correct], [0, 0]],
+        "images_per_second": None,
         "interval": [correct / images - 0.01, correct / images + 0.01],
         "against_dynamic": comparison if against else None,
         "against_uniform": comparison if against else None,
     }
 
 
-def result(cell: Cell, dynamic=(90, 95, 93), fast=91, uniform=92, *, fasts=None, kind="original", **settings):
+def result(cell: Cell, *accuracies, **options) -> RunResult:
+    """The same as `values` gives, read."""
+    return RunResult.from_dict(values(cell, *accuracies, **options))
+
+
+def values(cell: Cell, dynamic=(90, 95, 93), fast=91, uniform=92, *, fasts=None, kind="original", **settings):
     """A run of as many epochs as there are accuracies (right answers of 100) in ``dynamic``; None was not measured."""
     metrics: list[dict[str, float]] = [{"epoch": number} for number in range(1, len(dynamic) + 1)]
     for name, values in (("test_accuracy", dynamic), ("fast_test_accuracy", fasts or [None] * len(dynamic))):
@@ -39,6 +49,7 @@ def result(cell: Cell, dynamic=(90, 95, 93), fast=91, uniform=92, *, fasts=None,
         "evaluation": {
             "part": "test",
             "images": 100,
+            "class_names": ["a", "b"],
             "master": {"iteration": 3, "method": "containers", "filters": []},
             "variants": {
                 "dynamic": variant(dynamic[-1] or 0, 100),

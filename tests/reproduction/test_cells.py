@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reproduction.conftest import result
+from tests.reproduction.conftest import values
 
 from fastcaps.data.registry import SETS
 from fastcaps.nn import CapsNetConfig
@@ -62,18 +62,18 @@ def test_networks_are_the_papers():
 
 def test_only_files_with_a_runs_name_count(tmp_path):
     other = Cell("cifar10", "softmax", 12)
-    write(tmp_path, "mnist-max_min-0.json", result(CELL))
-    write(tmp_path, "cifar10-softmax-12.json", result(other))
+    write(tmp_path, "mnist-max_min-0.json", values(CELL))
+    write(tmp_path, "cifar10-softmax-12.json", values(other))
     for name in ("mnist.json", "mnist-ablation.json", "mnist-max_min-00.json", "digits-max_min-0.json", "notes.json"):
         write(tmp_path, name, "what others keep here")
     assert list(finished(tmp_path)) == [other, CELL]
-    assert finished(tmp_path)[other] == result(other)
+    assert finished(tmp_path)[other].to_dict() == values(other)
     assert finished(tmp_path / "nowhere") == {}
 
 
 def changed(**changes):
     """The hand-made result with some entries replaced, by path."""
-    found = result(CELL)
+    found = values(CELL)
     for path, value in changes.items():
         *way, last = path.split("__")
         place = found
@@ -85,8 +85,9 @@ def changed(**changes):
 
 WRONG = [
     ("{", "mnist-max_min-0.json is not JSON: "),
-    ([1], "is not of a finished run: it lacks one of config, data, evaluation, metrics, settings"),
-    ({"state": "finished"}, "is not of a finished run: it lacks one of config, data, evaluation, metrics, settings"),
+    ([1], "mnist-max_min-0.json is damaged: expected object, got array"),
+    ({"state": "finished"}, "mnist-max_min-0.json is damaged: object missing required field data"),
+    (changed(evaluation__images="all"), "mnist-max_min-0.json is damaged: evaluation.images: expected int, got str"),
     (changed(data__name="cifar10"), r"is no run for the paper's table \(data is cifar10, expected mnist\)"),
     (changed(settings__seed=3), r"\(seed is 3, expected 0\): move it to another name"),
     (changed(config__normalization="softmax"), r"\(normalization is softmax, expected max_min\)"),

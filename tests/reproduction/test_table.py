@@ -5,10 +5,21 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reproduction.conftest import result
+from tests.reproduction.conftest import result, values
 
-from fastcaps.reproduction import TITLES, Cell, accuracy_table, losses_table, report_page, rows, runs_table, with_tables
-from fastcaps.reproduction.table import markdown, spread
+from fastcaps._result import Table
+from fastcaps.reproduction import (
+    TITLES,
+    Cell,
+    RunResult,
+    accuracy_table,
+    losses_table,
+    report_page,
+    rows,
+    runs_table,
+    with_tables,
+)
+from fastcaps.reproduction.table import spread
 
 MNIST = [Cell("mnist", "max_min", seed) for seed in range(3)]
 
@@ -20,8 +31,8 @@ def row(found, routing="dynamic", data="mnist", normalization="max_min"):
 
 def words(found, **which):
     """A row of the table by the names of its columns."""
-    head, body = accuracy_table([row(found, **which)])
-    return dict(zip(head, body[0], strict=True))
+    table = accuracy_table([row(found, **which)])
+    return dict(zip(table.columns, table.rows[0], strict=True))
 
 
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=9))
@@ -70,11 +81,12 @@ def test_fast_has_a_highest_only_if_every_epoch_was_measured():
 
 
 def test_notes_say_what_a_reader_must_know():
+    held_out = values(MNIST[0], (None, 90), kind="generated")
+    held_out["data"] |= {"validation": 5000, "augmentation": {"flip": True}}
     found = {
-        MNIST[0]: result(MNIST[0], (None, 90), kind="generated"),
+        MNIST[0]: RunResult.from_dict(held_out),
         MNIST[1]: result(MNIST[1], (91, 92, 93), learning_rate=0.002),
     }
-    found[MNIST[0]]["data"] |= {"validation": 5000, "augmentation": {"flip": True}}
     said = words(found)
     assert said["epochs"] == "2, 3"
     assert said["images"] == "generated, original"
@@ -84,18 +96,18 @@ def test_notes_say_what_a_reader_must_know():
     )
     never = {MNIST[0]: result(MNIST[0], (None, None))}
     assert (words(never)["ours, highest"], words(never)["notes"]) == ("–", "")
-    never[MNIST[0]]["rounded"] = "half precision"
-    assert words(never)["notes"] == "weights rounded to half precision before evaluation"
-    newer = {MNIST[0]: result(MNIST[0]), MNIST[1]: result(MNIST[1])}
-    newer[MNIST[1]]["settings"]["loss"] = "margin"  # what the other's was before it was a setting
+    rounded = {MNIST[0]: RunResult.from_dict({**values(MNIST[0], (None, None)), "rounded": "half precision"})}
+    assert words(rounded)["notes"] == "weights rounded to half precision before evaluation"
+    # What the other's loss was before it was a setting.
+    newer = {MNIST[0]: result(MNIST[0]), MNIST[1]: result(MNIST[1], loss="margin")}
     assert words(newer)["notes"] == ""
 
 
 def test_what_has_not_been_run_says_so():
-    head, body = accuracy_table(rows({}))
-    assert len(body) == 20
-    assert {line[head.index("ours, final")] for line in body} == {"not run"}
-    assert body[-1][:3] == ["CIFAR-10", "fast, softmax", "47.11 ± 8.70"]
+    table = accuracy_table(rows({}))
+    assert len(table.rows) == 20
+    assert {line[table.columns.index("ours, final")] for line in table.rows} == {"not run"}
+    assert table.rows[-1][:3] == ["CIFAR-10", "fast, softmax", "47.11 ± 8.70"]
     assert words({MNIST[0]: result(MNIST[0])}, normalization="softmax")["ours, final"] == "not run"
 
 
@@ -103,11 +115,11 @@ def test_every_run_by_itself():
     softmax = Cell("mnist", "softmax", 0)
     cifar = Cell("cifar10", "max_min", 0)
     found = {cell: result(cell) for cell in (cifar, softmax, MNIST[1], MNIST[0])}
-    head, body = runs_table(found, lambda name: f"[{name}]")
-    assert [line[0] for line in body] == [
+    table = runs_table(found, lambda name: f"[{name}]")
+    assert [line[0] for line in table.rows] == [
         *("[mnist-max_min-0]", "[mnist-max_min-1]", "[mnist-softmax-0]", "[cifar10-max_min-0]")
     ]
-    said = dict(zip(head, body[0], strict=True))
+    said = dict(zip(table.columns, table.rows[0], strict=True))
     assert said["dynamic"] == "93.00 (92.00 to 94.00)"
     assert said["fast − dynamic"] == "−1.00 (−2.00 to +0.30), p = 0.25"
     assert said["hours"] == "2.0"
@@ -115,14 +127,15 @@ def test_every_run_by_itself():
 
 def test_losses_of_what_was_run_with_both_normalizations():
     softmax = Cell("mnist", "softmax", 1)
-    found = {cell: result(cell) for cell in (MNIST[0], MNIST[1], softmax, Cell("cifar10", "softmax", 1))}
-    against = found[softmax]["evaluation"]["variants"]["fast"]["against_dynamic"]
-    against |= {"difference": -0.05, "interval": [-0.062, -0.03]}
-    head, body = losses_table(found)
-    assert [line[0] for line in body] == list(TITLES.values())
-    assert body[-1] == ["CIFAR-10", "", "−5.59", "−26.54", "not run with both", "", "", ""]
+    found = {cell: result(cell) for cell in (MNIST[0], MNIST[1], Cell("cifar10", "softmax", 1))}
+    lossy = values(softmax)
+    lossy["evaluation"]["variants"]["fast"]["against_dynamic"] |= {"difference": -0.05, "interval": [-0.062, -0.03]}
+    found[softmax] = RunResult.from_dict(lossy)
+    table = losses_table(found)
+    assert [line[0] for line in table.rows] == list(TITLES.values())
+    assert table.rows[-1] == ["CIFAR-10", "", "−5.59", "−26.54", "not run with both", "", "", ""]
     # The halves of both intervals, 1.15 and 1.6, are the sides of a right angle; the middles, −0.85 and −4.6.
-    assert dict(zip(head, body[0], strict=True)) == {
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
         "data set": "MNIST",
         "seed": "1",
         "paper, Max-Min": "−0.12",
@@ -132,13 +145,14 @@ def test_losses_of_what_was_run_with_both_normalizations():
         "softmax − Max-Min": "−4.00 (−5.72 to −1.78)",
         "differ in": "",
     }
-    found[softmax]["settings"]["learning_rate"] = 0.5
-    assert losses_table(found)[1][0][-1] == "learning_rate"
+    lossy["settings"]["learning_rate"] = 0.5
+    found[softmax] = RunResult.from_dict(lossy)
+    assert losses_table(found).rows[0][-1] == "learning_rate"
     assert "−4.00<br><small>−5.72 to −1.78</small>" in report_page(found)
 
 
 def test_markdown_and_its_place():
-    table = markdown((["a", "b"], [["1", "2"]]))
+    table = Table("", ["a", "b"], [["1", "2"]]).to_markdown()
     assert table == "| a | b |\n| --- | --- |\n| 1 | 2 |\n"
     page = "x\n<!-- table: one -->\nold\n<!-- end -->\n<!-- table: other -->\nkept\n<!-- end -->\n"
     new = with_tables(page, {"one": lambda: table})
@@ -153,9 +167,8 @@ def test_markdown_and_its_place():
 
 
 def test_the_page_escapes_what_a_run_says():
-    found = {MNIST[0]: result(MNIST[0])}
-    found[MNIST[0]]["command"] = "fastcaps reproduce --runs '<b>&'"
-    page = report_page(found)
+    named = {**values(MNIST[0]), "command": "fastcaps reproduce --runs '<b>&'"}
+    page = report_page({MNIST[0]: RunResult.from_dict(named)})
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
     assert "2 of 20 rows were\nrun" in page

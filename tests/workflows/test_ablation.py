@@ -16,7 +16,7 @@ def test_variants_from_python(run, data, tmp_path):
         result_file=tmp_path / "result.json",
         data=data,
     )
-    assert [(trial.method, trial.iteration) for trial in result.ablation.trials] == [
+    assert [(trial.method, trial.iteration) for trial in result.trials] == [
         ("pooled", 2),
         ("columns", 2),
         ("pooled", 4),

@@ -9,13 +9,15 @@ from fastcaps import workflows
 
 def test_report_and_figures(run, data, tmp_path):
     result = workflows.analyze(run, tmp_path / "report", limit=60, data=data, compare=run, examples=[3])
+    assert result.report is not None
+    assert result.report.compared is not None
     assert (result.folder / "index.html").is_file()
     assert json.loads((result.folder / "analysis.json").read_text()) == json.loads(json.dumps(result.to_dict()))
-    assert result.numbers["training"]["images"] == 60
-    assert result.numbers["compared"]["run"] == str(run)
+    assert result.report.training.images == 60
+    assert result.report.compared.run == str(run)
     assert result.evaluation.images == 60
     result.save_figures(file_format="svg")
-    assert {path.stem for path in (result.folder / "figures").iterdir()} == set(result.figures)
+    assert {path.stem for path in (result.folder / "figures").iterdir()} == set(result.report.figures)
     again = workflows.analyze(run, tmp_path / "report", limit=60, data=data)
     assert again.evaluation.to_dict() == result.evaluation.to_dict()
 

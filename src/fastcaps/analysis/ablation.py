@@ -1,12 +1,12 @@
-"""Which coefficients are worth having: many matrices on the same images, always beside none at all (appendix A).
+"""Compare master matrices on the same images, always beside uniform coefficients (appendix A).
 
-Each trial is a matrix built in one way: which images were accumulated (filter), how their sums became a matrix
-(method), and from which iteration of routing they are. The baseline is the uniform matrix, all ones, which needs no
-image. What is chosen is chosen on images held out from training; the test set is only reported.
+A trial is one matrix: which images were accumulated (filter), how their sums became a matrix (method), and from which
+iteration of routing they are. The baseline is the uniform matrix, all ones, which needs no image. The best is chosen
+on images held out from training; the test set is only reported.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,13 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps._result import Result, Table, json_field, plain
 from fastcaps.analysis.results import Comparison
 from fastcaps.analysis.statistics import compare, proportion_interval
 from fastcaps.nn import CapsNet, FoldedCapsuleLayer
+from fastcaps.nn.inference import Batches, gather_batches
+
+Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,10 @@ class Score:
     """How one matrix does on some images.
 
     Attributes:
-        accuracy: share of right answers.
-        interval: its 95 % interval (Wilson).
-        against_dynamic: the paired comparison with dynamic routing.
-        against_uniform: the paired comparison with uniform coefficients.
+        accuracy: share of correct predictions.
+        interval: 95 % interval of the accuracy (Wilson).
+        against_dynamic: paired comparison with dynamic routing.
+        against_uniform: paired comparison with uniform coefficients.
     """
 
     accuracy: float
@@ -39,15 +43,15 @@ class Score:
 
 @dataclass(frozen=True)
 class Trial:
-    """One way of building the matrix.
+    """One matrix and its scores.
 
     Attributes:
         filter: name of the chain of filters; ``"none"`` for all images.
-        method: of building the matrix.
-        iteration: of routing, one more than the network has for the update after the last.
-        images: that were accumulated; 0 for the uniform matrix.
-        validation: on images held out from training; None when there are none.
-        test: on the test images.
+        method: how the matrix was built from the sums.
+        iteration: of routing; one more than the network has for the update after the last.
+        images: number of accumulated images; 0 for the uniform matrix.
+        validation: scores on images held out from training; None when there are none.
+        test: scores on the test images.
     """
 
     filter: str
@@ -57,124 +61,164 @@ class Trial:
     validation: Score | None
     test: Score
 
+    def describe(self, iterations: int) -> str:
+        """Return the trial in a few words, for a network with so many iterations of routing."""
+        if not self.images:
+            return "uniform: all ones"
+        name = iteration_name(self.iteration, iterations)
+        return f"{self.filter}, {self.method}, {f'iteration {name}' if name.isdecimal() else name}"
 
-@dataclass(frozen=True)
-class Ablation:
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Ablation(Result):
     """All trials on the same images.
 
     Attributes:
-        dynamic: accuracy of dynamic routing on each part.
-        images: number of images of each part.
+        dynamic: accuracy of dynamic routing by part of the data.
+        images: number of images by part.
         uniform: the baseline.
-        trials: in the order in which they were asked for.
+        trials: in the order of the iterations, filters and methods.
         skipped: why a filter has no trial at an iteration.
+        iterations: of the network's routing.
+        run: folder of the run.
+        command: command line that compared them.
+        data: name of the data set.
+        limit: number of training images that were accumulated; None for all.
+        versions: of packages, by name.
     """
 
-    dynamic: dict[str, float]
-    images: dict[str, int]
+    dynamic: Mapping[str, float]
+    images: Mapping[str, int]
     uniform: Trial
     trials: tuple[Trial, ...]
     skipped: tuple[str, ...] = ()
+    iterations: int = 3
+    run: str | None = json_field(omit_none=True)
+    command: str | None = json_field(omit_none=True)
+    data: str | None = json_field(omit_none=True)
+    limit: int | None = None
+    versions: Mapping[str, str] | None = json_field(omit_none=True)
 
     @property
     def best(self) -> Trial | None:
-        """The trial that does best on the held-out images, the first of equals; None when none were held out."""
+        """The trial with the highest accuracy on the held-out images, the first of equals; None without such images."""
         if self.uniform.validation is None:
             return None
         return max((self.uniform, *self.trials), key=lambda trial: trial.validation.accuracy if trial.validation else 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """Return plain values for JSON, with the best trial."""
+        return {**super().to_dict(), "best": plain(self.best)}
+
+    def tables(self) -> list[Table]:
+        """Return one row per trial."""
+        held_out = self.best is not None
+        parts = (f"{share:.2%} of {self.images[part]:,} {part}" for part, share in self.dynamic.items())
+        title = f"{self.data + ': ' if self.data else ''}dynamic routing {', '.join(parts)} images"
+        columns = ["filter", "method", "iteration", "images", *(["validation"] if held_out else []), "test", "95 %"]
+        columns += ["changed", "uniform: +, −", "McNemar p"]
+        return [Table(title, columns, [self._row(trial, held_out) for trial in (self.uniform, *self.trials)])]
+
+    def sentences(self) -> list[str]:
+        """Say what was skipped, and which trial is the best on the held-out images."""
+        return [*(f"skipped {line}" for line in self.skipped), self._conclusion()]
+
+    def _conclusion(self) -> str:
         best = self.best
-        return {**asdict(self), "best": None if best is None else asdict(best)}
+        if best is None or best.validation is None:
+            return "The run held out no images, so none of these is chosen: train with validation images to choose."
+        words = ""
+        if best.images:
+            against = best.test.against_uniform
+            low, high = (100 * end for end in against.interval)
+            words = (
+                f", {100 * against.difference:+.2f} points against uniform ({low:+.2f} to {high:+.2f}, "
+                f"p = {against.p_value:.2g})"
+            )
+        return (
+            f"Best on the held-out images: {best.describe(self.iterations)}, {best.validation.accuracy:.2%}; on the "
+            f"test images {best.test.accuracy:.2%}{words}."
+        )
+
+    def _row(self, trial: Trial, held_out: bool) -> list[str]:
+        test, uniform = trial.test, trial.test.against_uniform
+        low, high = test.interval
+        accumulated, compared = ["", ""], ["", ""]
+        if trial.images:
+            accumulated = [iteration_name(trial.iteration, self.iterations), f"{trial.images:,}"]
+            compared = [f"+{uniform.gained} −{uniform.lost}", f"{uniform.p_value:.2g}"]
+        validation = [f"{trial.validation.accuracy:.2%}"] if held_out and trial.validation else []
+        scores = [*validation, f"{test.accuracy:.2%}", f"{100 * low:.1f}–{100 * high:.1f}"]
+        return [trial.filter, trial.method, *accumulated, *scores, str(test.against_dynamic.changed), *compared]
 
 
-@torch.no_grad()
-def answers(
+def predictions(
     model: CapsNet,
     matrices: Sequence[Tensor],
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Batches,
     observe: Callable[[int], None] = lambda images: None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Classify images dynamically and with many matrices at once; lower capsules are made once for all.
+) -> tuple[Labels, Labels, Labels]:
+    """Classify images dynamically and with many matrices at once; lower capsules are computed once for all.
 
     Args:
         model: the trained network.
         matrices: coefficients ``(i j)`` each.
         batches: images ``(b c h w)`` and labels ``(b)``.
-        observe: told how many images were just done.
+        observe: called with the number of images after each batch.
 
     Returns:
-        Labels ``(n)``, the answers of dynamic routing ``(n)``, and those with each matrix ``(matrices, n)``.
+        Labels ``(n)``, the predictions of dynamic routing ``(n)``, and those of each matrix ``(matrices, n)``.
     """
-    weight = model.routing.weight
     folded = [FoldedCapsuleLayer.from_layer(model.routing, matrix) for matrix in matrices]
-    truth, dynamic = [], []
-    fixed: list[list[NDArray[np.int64]]] = [[] for _ in folded]
-    for images, labels in batches:
-        lower = model.lower_capsules(images.to(weight.device))  # (b, i, d)
-        dynamic.append(_longest(model.routing(lower)))
-        for number, one in enumerate(folded):
-            fixed[number].append(_longest(one(lower)))
-        truth.append(labels.cpu().numpy())
-        observe(len(labels))
-    if not truth:
-        raise ValueError("there are no images to compare coefficients on")
-    return np.concatenate(truth), np.concatenate(dynamic), np.stack([np.concatenate(parts) for parts in fixed])
+
+    def step(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        lower = model.lower_capsules(images)  # (b, i, d)
+        fixed = torch.stack([_longest(layer(lower)) for layer in folded], 1)  # (b, matrices)
+        return {"dynamic": _longest(model.routing(lower)), "fixed": fixed}
+
+    gathered = gather_batches(model, batches, step, observe=observe)
+    return gathered["labels"], gathered["dynamic"], gathered["fixed"].T
 
 
-def score(
-    truth: NDArray[np.int64], dynamic: NDArray[np.int64], uniform: NDArray[np.int64], found: NDArray[np.int64]
-) -> Score:
-    """Score the answers of one matrix; all ``(n)``."""
-    correct = int((found == truth).sum())
+def score(labels: Labels, dynamic: Labels, uniform: Labels, predicted: Labels) -> Score:
+    """Score the predictions of one matrix; all ``(n)``."""
+    correct = int((predicted == labels).sum())
     return Score(
-        accuracy=correct / len(truth),
-        interval=proportion_interval(correct, len(truth)),
-        against_dynamic=compare(dynamic, found, truth),
-        against_uniform=compare(uniform, found, truth),
+        accuracy=correct / len(labels),
+        interval=proportion_interval(correct, len(labels)),
+        against_dynamic=compare(dynamic, predicted, labels),
+        against_uniform=compare(uniform, predicted, labels),
     )
 
 
-def ablation_figure(found: dict[str, Any], iterations: int) -> Figure:
-    """Test accuracy of every trial with its interval, between lines for dynamic routing and the uniform matrix.
-
-    Args:
-        found: what `Ablation.to_dict` gives.
-        iterations: of the network's routing, to name the update after the last.
-    """
-    trials = found["trials"]
-    labels = [trial_words(trial, iterations) for trial in trials]
+def ablation_figure(ablation: Ablation) -> Figure:
+    """Draw the test accuracy of every trial with its interval, and lines for dynamic routing and the uniform matrix."""
+    trials = ablation.trials
     figure = Figure(figsize=(8, max(2.5, 1.6 + 0.22 * len(trials))), layout="constrained")
     panel = figure.subplots()
     places = np.arange(len(trials))
-    accuracy = np.array([trial["test"]["accuracy"] for trial in trials]) * 100
-    low, high = (np.array([trial["test"]["interval"][end] for trial in trials]) * 100 for end in (0, 1))
+    accuracy = np.array([trial.test.accuracy for trial in trials]) * 100
+    low, high = (np.array([trial.test.interval[end] for trial in trials]) * 100 for end in (0, 1))
     panel.errorbar(
         accuracy, places, xerr=[accuracy - low, high - accuracy], fmt="o", color="#0072b2", markersize=4, elinewidth=0.8
     )
-    dynamic, uniform = found["dynamic"]["test"] * 100, found["uniform"]["test"]["accuracy"] * 100
+    dynamic, uniform = ablation.dynamic["test"] * 100, ablation.uniform.test.accuracy * 100
     panel.axvline(dynamic, color="#333333", label=f"dynamic routing, {dynamic:.2f} %")
     panel.axvline(uniform, color="#d55e00", linestyle="--", label=f"uniform: all ones, {uniform:.2f} %")
-    panel.set_yticks(places, labels, fontsize=8)
+    panel.set_yticks(places, [trial.describe(ablation.iterations) for trial in trials], fontsize=8)
     panel.invert_yaxis()
     panel.margins(y=0.02)
-    panel.set_xlabel(f"accuracy on {found['images']['test']:,} test images, % (95 % interval)")
+    panel.set_xlabel(f"accuracy on {ablation.images['test']:,} test images, % (95 % interval)")
     panel.grid(axis="x", color="#dddddd", linewidth=0.6)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def trial_words(trial: dict[str, Any], iterations: int) -> str:
-    """A trial in a few words."""
-    return f"{trial['filter']}, {trial['method']}, {iteration_words(trial['iteration'], iterations)}"
+def iteration_name(iteration: int, iterations: int) -> str:
+    """Return an iteration as users call it: ``final`` is the update after the last."""
+    return "final" if iteration == iterations + 1 else str(iteration)
 
 
-def iteration_words(iteration: int, iterations: int) -> str:
-    """An iteration as the command line calls it."""
-    return "after" if iteration == iterations + 1 else f"iteration {iteration}"
-
-
-def _longest(capsules: Tensor) -> NDArray[np.int64]:
-    longest: NDArray[np.int64] = torch.linalg.vector_norm(capsules, dim=-1).argmax(1).cpu().numpy()
+def _longest(capsules: Tensor) -> Tensor:
+    longest: Tensor = torch.linalg.vector_norm(capsules, dim=-1).argmax(1)
     return longest

@@ -1,6 +1,6 @@
-"""What comes out: lengths of class capsules with dynamic and with fast routing, and what their numbers mean."""
+"""Lengths of class capsules with dynamic and with fast routing, and what the numbers of a capsule mean."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fastcaps.distributed import SINGLE, World
 from fastcaps.nn import CapsNet, FastCapsNet
+from fastcaps.nn.inference import Batches, gather_batches
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -22,46 +23,36 @@ class Lengths(NamedTuple):
     dynamic: NDArray[np.float32]
     fast: NDArray[np.float32]
 
+    def subset(self, numbers: Labels) -> "Lengths":
+        """Return those of some images ``(m)``."""
+        return Lengths(self.labels[numbers], self.dynamic[numbers], self.fast[numbers])
 
-@torch.no_grad()
+
 def output_lengths(
     model: CapsNet,
     fast: FastCapsNet,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Batches,
     observe: Callable[[int], None] = lambda images: None,
     world: World = SINGLE,
 ) -> Lengths:
-    """Lengths of the class capsules of images, in both ways.
+    """Return the lengths of the class capsules with dynamic and with fast routing.
 
     Args:
         model: the trained network.
         fast: the same, folded.
         batches: images ``(b c h w)`` and labels ``(b)``.
-        observe: told how many images were just done.
-        world: where each rank has its own images, those of one following those of the rank before; then all get the
-            same result.
+        observe: called with the number of images after each batch.
+        world: the ranks, each with its own images in their order; all get the same result.
     """
-    nothing = np.empty((0, model.config.classes), np.float32)
-    labels, dynamic, folded = [np.empty(0, np.int64)], [nothing], [nothing]
-    device = model.routing.weight.device
-    for images, truth in batches:
-        on_device = images.to(device)
-        dynamic.append(model(on_device).lengths.float().cpu().numpy())
-        folded.append(fast(on_device).lengths.float().cpu().numpy())
-        labels.append(truth.cpu().numpy())
-        observe(len(truth))
-    found = Lengths(
-        world.all_gather(np.concatenate(labels)),
-        world.all_gather(np.concatenate(dynamic)),
-        world.all_gather(np.concatenate(folded)),
-    )
-    if not len(found.labels):
-        raise ValueError("there are no test images to measure lengths on")
-    return found
+
+    def step(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"dynamic": model(images).lengths.float(), "fast": fast(images).lengths.float()}
+
+    return Lengths(**gather_batches(model, batches, step, observe=observe, world=world))
 
 
 def tuning_curves(lengths: NDArray[np.floating], labels: Labels) -> Floats:
-    """Mean lengths ``(n j)`` over the images of each class: true class (row), class capsule (column) ``(j j)``.
+    """Return mean lengths per true class (row) and class capsule (column) ``(j j)``, of lengths ``(n j)``.
 
     NaN for a class without images.
     """
@@ -75,19 +66,19 @@ def tuning_curves(lengths: NDArray[np.floating], labels: Labels) -> Floats:
 
 
 def disagreements(lengths: Lengths) -> Labels:
-    """Numbers of the images that change class from dynamic to fast routing ``(m)``."""
+    """Return the numbers of the images that change class from dynamic to fast routing ``(m)``."""
     return np.flatnonzero(lengths.dynamic.argmax(1) != lengths.fast.argmax(1))
 
 
 @torch.no_grad()
 def varied_reconstructions(model: CapsNet, capsules: Tensor, labels: Tensor, offsets: Sequence[float]) -> Floats:
-    """Reconstructions while one number of the label's capsule is changed.
+    """Return reconstructions while one number of the label's capsule is changed.
 
     Args:
         model: whose decoder draws.
         capsules: class capsules ``(b j e)``.
         labels: which of them is drawn ``(b)``.
-        offsets: what is added to the number, one after the other ``(s)``.
+        offsets: what is added to the number ``(s)``.
 
     Returns:
         Images between 0 and 1 ``(b e s c h w)``.
@@ -100,5 +91,5 @@ def varied_reconstructions(model: CapsNet, capsules: Tensor, labels: Tensor, off
     for k in range(b):
         varied[k, :, :, labels[k]] += changes
     drawn = model.reconstruct(varied.flatten(0, 2), labels.repeat_interleave(e * s))  # (b·e·s, c, h, w)
-    found: Floats = drawn.reshape(b, e, s, *drawn.shape[1:]).double().cpu().numpy()
-    return found
+    images: Floats = drawn.reshape(b, e, s, *drawn.shape[1:]).double().cpu().numpy()
+    return images

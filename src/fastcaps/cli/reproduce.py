@@ -23,6 +23,8 @@ from fastcaps.cli._common import (
 from fastcaps.reproduction import (
     TITLES,
     Cell,
+    RunRecord,
+    RunResult,
     accuracy_table,
     all_cells,
     finished,
@@ -35,7 +37,6 @@ from fastcaps.reproduction import (
 )
 from fastcaps.reproduction.cells import check_run
 from fastcaps.reproduction.paper import NORMALIZATIONS
-from fastcaps.reproduction.table import markdown
 
 _TABLE = "reproduction"
 
@@ -134,7 +135,7 @@ def reproduce(
                 device=device,
                 threads=threads,
             )
-            write_atomically({_file(results, cell): json_bytes(made[cell])})
+            write_atomically({_file(results, cell): json_bytes(made[cell].to_dict())})
         except KeyboardInterrupt:
             typer.echo(f"{cell.name} is not finished; the same command goes on from here", err=True)
             raise
@@ -158,7 +159,7 @@ def reproduce(
 
 def _check_asked(
     cell: Cell,
-    done: dict[Cell, Any],
+    done: dict[Cell, RunResult],
     runs: Path,
     results: Path,
     epochs: int | None,
@@ -170,27 +171,29 @@ def _check_asked(
 
     run = Run(runs / cell.name)
     if cell in done:
-        about, where, measured = done[cell], _file(results, cell), done[cell]["metrics"]
+        where, settings = _file(results, cell), done[cell].all_settings
+        unmeasured = [epoch.epoch for epoch in done[cell].metrics if epoch.fast_test_accuracy is None]
     elif run.about_file.is_file():
-        about, where, measured = run.about, run.folder, [row.to_dict() for row in run.metrics()]
-        check_run(about, cell, where)
+        where, settings = run.folder, run.about["settings"]
+        unmeasured = [row.epoch for row in run.metrics() if "fast_test_accuracy" not in row.measures]
+        check_run(RunRecord.from_dict(run.about), cell, where)
     else:
         return
     for name, asked in chosen(epochs=epochs, test_every=test_every).items():
-        if about["settings"][name] != asked:
+        if settings[name] != asked:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(
-                f"{where} was made with {option} {about['settings'][name]}, {asked} was asked for: leave {option} out "
+                f"{where} was made with {option} {settings[name]}, {asked} was asked for: leave {option} out "
                 "to take it as it is, or say other folders with --runs and --results"
             )
-    if fast_every and any("fast_test_accuracy" not in row for row in measured if row["epoch"] % fast_every == 0):
+    if fast_every and any(epoch % fast_every == 0 for epoch in unmeasured):
         raise ValueError(
             f"{where} was made without --fast-every {fast_every}: leave it out to take it as it is, or say other "
             "folders with --runs and --results"
         )
 
 
-def _list(wanted: Sequence[Cell], done: dict[Cell, Any], runs: Path, epochs: int | None, as_json: bool) -> None:
+def _list(wanted: Sequence[Cell], done: dict[Cell, RunResult], runs: Path, epochs: int | None, as_json: bool) -> None:
     """What is done, what is begun, what is to do, and how long that takes where it is known."""
     from fastcaps.training.run import Run
     from fastcaps.training.settings import TrainSettings
@@ -200,13 +203,13 @@ def _list(wanted: Sequence[Cell], done: dict[Cell, Any], runs: Path, epochs: int
         run = Run(runs / cell.name)
         behind, total, state = 0, TrainSettings.for_data(cell.data, **chosen(epochs=epochs)).epochs, "to do"
         if cell in done:
-            behind = total = done[cell]["settings"]["epochs"]
+            behind = total = done[cell].settings.epochs
             state = "done"
         elif run.about_file.is_file():
             total = run.about["settings"]["epochs"]
             behind = len(run.metrics())
             state = "trained" if run.about.get("state") == "finished" else "begun"
-        each = [r["seconds"] / r["settings"]["epochs"] for c, r in done.items() if c.data == cell.data]
+        each = [(r.seconds or 0.0) / r.settings.epochs for c, r in done.items() if c.data == cell.data]
         left = total - behind
         seconds = 0.0 if not left else left * sum(each) / len(each) if each else None
         entries.append({"run": cell.name, "state": state, "epochs": behind, "of": total, "seconds_left": seconds})
@@ -227,11 +230,12 @@ def _report(results: Path, out: Path, readme: Path | None, as_json: bool) -> Non
         )
     found = finished(results)
     table = rows(found)
-    main = markdown(accuracy_table(table))
+    accuracies = accuracy_table(table)
+    main = accuracies.to_markdown()
     sections = {
         "The paper's table, reproduced": main,
-        "Every run": markdown(runs_table(found)),
-        "What fast routing loses": markdown(losses_table(found)),
+        "Every run": runs_table(found).to_markdown(),
+        "What fast routing loses": losses_table(found).to_markdown(),
     }
     files = {
         out / "report.md": "\n".join(f"## {title}\n\n{part}" for title, part in sections.items()).encode(),
@@ -248,8 +252,8 @@ def _report(results: Path, out: Path, readme: Path | None, as_json: bool) -> Non
     if as_json:
         print_json([row.to_dict() for row in table])
         return
-    head, body = accuracy_table(table)
-    print_table("Test accuracies, %", head[:7], [line[:7] for line in body])  # as many as fit on a screen
+    # As many columns as fit on a screen.
+    print_table(accuracies.title, accuracies.columns[:7], [line[:7] for line in accuracies.rows])
     typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
 
 
@@ -278,10 +282,9 @@ def _file(results: Path, cell: Cell) -> Path:
     return results / f"{cell.name}.json"
 
 
-def _entry(cell: Cell, found: dict[str, Any]) -> dict[str, Any]:
-    variants = found["evaluation"]["variants"]
-    ways = {way: variants[way]["accuracy"] for way in ("dynamic", "fast", "uniform")}
-    return {"run": cell.name, "epochs": found["settings"]["epochs"], **ways}
+def _entry(cell: Cell, result: RunResult) -> dict[str, Any]:
+    accuracies = {name: result.evaluation.variants[name].accuracy for name in ("dynamic", "fast", "uniform")}
+    return {"run": cell.name, "epochs": result.settings.epochs, **accuracies}
 
 
 def _word(value: Any) -> str:

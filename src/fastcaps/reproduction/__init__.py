@@ -1,11 +1,13 @@
-"""The paper's table of accuracies beside ours: what there is to run, what was found, and both as one table.
+"""The paper's table of accuracies beside ours: the runs it takes, their results, and both as tables and a page.
 
-Knows no PyTorch: a report is made wherever the JSON files of finished runs are.
+Needs no PyTorch: a report can be made wherever the JSON files of finished runs are.
 """
 
 from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shard
+from fastcaps.reproduction.page import report_page
 from fastcaps.reproduction.paper import PAPER, TITLES
-from fastcaps.reproduction.table import Row, accuracy_table, losses_table, report_page, rows, runs_table, with_tables
+from fastcaps.reproduction.results import RunRecord, RunResult
+from fastcaps.reproduction.table import Row, accuracy_table, losses_table, rows, runs_table, with_tables
 
 __all__ = [
     "PAPER",
@@ -15,6 +17,8 @@ __all__ = [
     "shard",
     "network",
     "finished",
+    "RunRecord",
+    "RunResult",
     "Row",
     "rows",
     "accuracy_table",

@@ -6,7 +6,7 @@ from fastcaps._lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastcaps.workflows._common import ExecutionOptions
-    from fastcaps.workflows.ablation import AblationResult, ablate
+    from fastcaps.workflows.ablation import ablate
     from fastcaps.workflows.accumulation import AccumulationResult, accumulate
     from fastcaps.workflows.analysis import AnalysisResult, analyze
     from fastcaps.workflows.benchmark import bench
@@ -25,7 +25,6 @@ __all__ = [
     "analyze",
     "AnalysisResult",
     "ablate",
-    "AblationResult",
     "export",
     "predict",
     "Predictions",
@@ -36,7 +35,7 @@ __all__ = [
 
 _MODULES = {
     "_common": ["ExecutionOptions"],
-    "ablation": ["ablate", "AblationResult"],
+    "ablation": ["ablate"],
     "accumulation": ["accumulate", "AccumulationResult"],
     "analysis": ["analyze", "AnalysisResult"],
     "benchmark": ["bench"],

@@ -1,14 +1,13 @@
 """Compare every variant of building the master matrix of a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Literal, NamedTuple, Unpack, get_args
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._progress import progress_bar, say
-from fastcaps._result import Result, Table
-from fastcaps.analysis.ablation import Ablation, Score, Trial, ablation_figure, answers, iteration_words, score
+from fastcaps.analysis.ablation import Ablation, Score, Trial, ablation_figure, predictions, score
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.master import FILTERS, Filter, MasterCoefficients, Method, sweep, uniform_coefficients
@@ -16,96 +15,6 @@ from fastcaps.nn import CapsNet
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, load_run, open_run, run_name
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class AblationResult(Result):
-    """All variants of the matrix of one run.
-
-    Attributes:
-        run: name of the run.
-        command: command line that compared them.
-        data: name of the data set.
-        iterations: of the network's routing.
-        limit: number of training images that were accumulated; None for all.
-        versions: of packages, by name.
-        ablation: the trials.
-    """
-
-    run: str
-    command: str | None
-    data: str
-    iterations: int
-    limit: int | None
-    versions: Mapping[str, str]
-    ablation: Ablation
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what ``ablation.json`` holds."""
-        about = {
-            "run": self.run,
-            "command": self.command,
-            "data": self.data,
-            "iterations": self.iterations,
-            "limit": self.limit,
-            "versions": dict(self.versions),
-        }
-        return {**about, **self.ablation.to_dict()}
-
-    def tables(self) -> list[Table]:
-        """Return one row per variant."""
-        ablation = self.ablation
-        accuracies = ", ".join(
-            f"{accuracy:.2%} of {ablation.images[part]:,} {part}" for part, accuracy in ablation.dynamic.items()
-        )
-        held_out = ["validation"] if ablation.best is not None else []
-        columns = ["filter", "method", "iteration", "images", *held_out, "test", "95 %", "changed"]
-        return [
-            Table(
-                f"{self.data}: dynamic routing {accuracies} images",
-                [*columns, "uniform: +, −", "McNemar p"],
-                [self._row(trial) for trial in (ablation.uniform, *ablation.trials)],
-            )
-        ]
-
-    def sentences(self) -> list[str]:
-        """Say what was skipped, and what did best on the held-out images."""
-        skipped = [f"skipped {line}" for line in self.ablation.skipped]
-        best = self.ablation.best
-        if best is None or best.validation is None:
-            return [*skipped, "The run held out no images, so none of these is chosen: train with validation images."]
-        name, difference = "uniform: all ones", ""
-        if best.images:
-            name = f"{best.filter}, {best.method}, {iteration_words(best.iteration, self.iterations)}"
-            against = best.test.against_uniform
-            low, high = (100 * end for end in against.interval)
-            difference = (
-                f", {100 * against.difference:+.2f} points against uniform ({low:+.2f} to {high:+.2f}, "
-                f"p = {against.p_value:.2g})"
-            )
-        return [
-            *skipped,
-            f"Best on the held-out images: {name}, {best.validation.accuracy:.2%}; on the test images "
-            f"{best.test.accuracy:.2%}{difference}.",
-        ]
-
-    def _row(self, trial: Trial) -> list[str]:
-        low, high = trial.test.interval
-        uniform = trial.test.against_uniform
-        is_trial = trial.images > 0
-        iteration = iteration_words(trial.iteration, self.iterations).removeprefix("iteration ")
-        return [
-            trial.filter,
-            trial.method,
-            iteration if is_trial else "",
-            f"{trial.images:,}" if is_trial else "",
-            *([f"{trial.validation.accuracy:.2%}"] if trial.validation else []),
-            f"{trial.test.accuracy:.2%}",
-            f"{100 * low:.1f}–{100 * high:.1f}",
-            str(trial.test.against_dynamic.changed),
-            f"+{uniform.gained} −{uniform.lost}" if is_trial else "",
-            f"{uniform.p_value:.2g}" if is_trial else "",
-        ]
 
 
 def ablate(
@@ -118,7 +27,7 @@ def ablate(
     limit: int | None = None,
     result_file: str | Path | None = None,
     **options: Unpack[ExecutionOptions],
-) -> AblationResult:
+) -> Ablation:
     """Build the master matrix in every variant, and score each on the held-out images and the test images.
 
     Two passes over the training images give all variants. They are compared with the uniform matrix (all ones, no
@@ -150,9 +59,16 @@ def ablate(
         for part, images in parts.items()
         if images is not None
     }
-    ablation = _ablation(scores, matrices, skipped)
-    result = AblationResult(run_name(run), execution.command, data.name, last, limit, versions(), ablation)
-    figure, content = figure_bytes(ablation_figure(result.to_dict(), last)), json_bytes(result.to_dict())
+    result = replace(
+        _ablation(scores, matrices, skipped),
+        run=run_name(run),
+        command=execution.command,
+        data=data.name,
+        iterations=last,
+        limit=limit,
+        versions=versions(),
+    )
+    figure, content = figure_bytes(ablation_figure(result)), json_bytes(result.to_dict())
     files = {folder / "ablation.json": content, folder / "ablation.png": figure}
     write_atomically(files if result_file is None else {**files, Path(result_file): content})
     say(f"figure: {folder}/ablation.png; all numbers: {folder}/ablation.json")
@@ -219,9 +135,9 @@ def _scores(
     values = [uniform_coefficients(model.config).values, *(matrix.master.values for matrix in matrices)]
     with progress_bar(f"comparing on {part} images", len(images)) as observe:
         pairs = batches(images, execution.batch_size, view=data.augmentation.test_view)
-        truth, dynamic, predictions = answers(model, values, pairs, observe)
-    uniform, *others = (score(truth, dynamic, predictions[0], own) for own in predictions)
-    return _Scores(len(truth), float((dynamic == truth).mean()), uniform, others)
+        labels, dynamic, fixed = predictions(model, values, pairs, observe)
+    uniform, *others = (score(labels, dynamic, fixed[0], own) for own in fixed)
+    return _Scores(len(labels), float((dynamic == labels).mean()), uniform, others)
 
 
 def _ablation(scores: Mapping[str, _Scores], matrices: Sequence[_Matrix], skipped: tuple[str, ...]) -> Ablation:

@@ -1,11 +1,8 @@
 """Report on the routing of a run's network."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
-
-from matplotlib.figure import Figure
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._progress import progress_bar, say
@@ -13,14 +10,15 @@ from fastcaps._result import Result, Table
 from fastcaps.analysis.capsules import Lengths, output_lengths
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.analysis.report import report_page
-from fastcaps.analysis.report_data import collect_report_data
+from fastcaps.analysis.report_builder import ComparedRun, Measurements, build_report
+from fastcaps.analysis.report_data import ReportData, ReportSettings
 from fastcaps.analysis.results import Evaluation
 from fastcaps.analysis.training_pass import TrainingPass, cached, collect
 from fastcaps.bundled import is_bundled
 from fastcaps.data import DataSet, batches
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
-from fastcaps.nn import CapsNet, CapsNetConfig
+from fastcaps.nn import CapsNet
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import (
@@ -42,14 +40,12 @@ class AnalysisResult(Result):
     Attributes:
         folder: of the report.
         evaluation: of the test images.
-        numbers: what ``analysis.json`` holds; empty in other processes than the first.
-        figures: by name, in the order of the report; empty in other processes than the first.
+        report: its numbers and figures; None in other processes than the first.
     """
 
     folder: Path
     evaluation: Evaluation
-    numbers: Mapping[str, Any]
-    figures: Mapping[str, Figure]
+    report: ReportData | None
 
     def tables(self) -> list[Table]:
         """Return those of the evaluation."""
@@ -62,13 +58,14 @@ class AnalysisResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``analysis.json`` holds."""
-        return dict(self.numbers)
+        return {} if self.report is None else self.report.to_dict()
 
     def save_figures(self, folder: str | Path | None = None, file_format: Literal["png", "svg", "pdf"] = "png") -> None:
         """Write every figure as a file, by default into ``figures/`` in the folder of the report."""
+        figures = {} if self.report is None else self.report.figures
         place = self.folder / "figures" if folder is None else Path(folder)
         write_atomically(
-            {place / f"{name}.{file_format}": figure_bytes(drawn, file_format) for name, drawn in self.figures.items()}
+            {place / f"{name}.{file_format}": figure_bytes(drawn, file_format) for name, drawn in figures.items()}
         )
         say(f"figures: {place}")
 
@@ -117,30 +114,25 @@ def analyze(
         evaluation = evaluate(run, None if own else task.cache, coefficients=coefficients, limit=limit, **options)
     compared = None if compare is None else task.compared(open_run(compare))
     if not current().is_main:
-        return AnalysisResult(task.folder, evaluation, {}, {})
+        return AnalysisResult(task.folder, evaluation, None)
     test = data.test.first(limit)
-    report = collect_report_data(
+    measured = Measurements(
+        training, lengths, evaluation, lambda numbers: data.augmentation.test_view(test.images(numbers))
+    )
+    report = build_report(
         model,
         master,
-        training,
-        lengths,
-        lambda numbers: data.augmentation.test_view(test.images(numbers)),
-        evaluation,
+        measured,
         examples=examples or list(range(min(5, len(test)))),
         sort_by_class=sort_by_class,
         compared=compared,
     )
-    settings = {
-        "command": execution.command,
-        "limit": limit,
-        "weights": weights_hash(model),
-        "master": master.values_hash,
-        "data_fingerprint": data.fingerprint,
-    }
-    numbers = {"run": run_name(run), "settings": settings, **report.numbers}
-    page = report_page(numbers, {name: figure_bytes(figure) for name, figure in report.figures.items()})
-    write_atomically({task.folder / "analysis.json": json_bytes(numbers), task.folder / "index.html": page.encode()})
-    return AnalysisResult(task.folder, evaluation, numbers, report.figures)
+    settings = ReportSettings(execution.command, limit, weights_hash(model), master.values_hash, data.fingerprint)
+    report = replace(report, run=run_name(run), settings=settings)
+    page = report_page(report, {name: figure_bytes(figure) for name, figure in report.figures.items()})
+    files = {task.folder / "analysis.json": json_bytes(report.to_dict()), task.folder / "index.html": page.encode()}
+    write_atomically(files)
+    return AnalysisResult(task.folder, evaluation, report)
 
 
 @dataclass(frozen=True)
@@ -217,15 +209,15 @@ class _Task:
         _reusing("accuracies and speeds")(place)
         return stored
 
-    def compared(self, other: Run) -> tuple[str, TrainingPass, CapsNetConfig]:
-        """Return name, pass and configuration of another run."""
+    def compared(self, other: Run) -> ComparedRun:
+        """Return the pass over the training images of another run."""
         execution = self.execution
         if execution.data is not None and execution.data.fingerprint != other.about["data"]["fingerprint"]:
             execution = replace(execution, data=None)
         model, data = load_run(other, execution)
         stored = other.folder / "report" / "cache" / "training.safetensors"
         training = self.training_pass(other, model, data, self.cache / "compared.safetensors", stored)
-        return run_name(other), training, model.config
+        return ComparedRun(run_name(other), training, model.config)
 
 
 def _reusing(name: str) -> Any:

@@ -1,7 +1,6 @@
 """One run of the paper's table: train, accumulate, evaluate."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -10,7 +9,7 @@ from fastcaps.data import DataSet, batches, load
 from fastcaps.master import accumulate as accumulate_network
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet
-from fastcaps.reproduction import Cell, network
+from fastcaps.reproduction import Cell, RunResult, network
 from fastcaps.reproduction.cells import check_result
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
@@ -35,7 +34,7 @@ def reproduce(
     data_dir: str | Path | None = None,
     device: str | torch.device = "auto",
     threads: int | None = None,
-) -> dict[str, Any]:
+) -> RunResult:
     """Train, accumulate and evaluate one run of the paper's table, from wherever its folder is.
 
     Args:
@@ -49,7 +48,7 @@ def reproduce(
         threads: CPU threads; all by default.
 
     Returns:
-        What the JSON file of the run says.
+        What the JSON file of the run holds.
     """
     folder, target = Path(folder), select_device(device, threads)
     words = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
@@ -66,7 +65,7 @@ def reproduce(
         measured = Evaluation.load(evaluation)
     else:
         measured = evaluate(run, data_dir=data_dir, device=target, command=words)
-    result = result_of(run, measured.to_dict())
+    result = RunResult.from_dict(result_of(run, measured.to_dict()))
     check_result(result, cell, folder)
     return result
 

@@ -9,11 +9,11 @@ import torch
 from fastcaps import CapsNet, accumulate, fold
 from fastcaps.analysis import evaluate
 from fastcaps.analysis.capsules import output_lengths
-from fastcaps.analysis.report_data import collect_report_data
+from fastcaps.analysis.report_builder import Measurements, build_report
 from fastcaps.analysis.training_pass import collect
 
 
-def studied(model, keep_containers=True, **options):
+def built(model, keep_containers=True, **options):
     images, labels = torch.rand(12, 1, 10, 10, dtype=torch.float64), torch.arange(12) % 3
     batches = [(images, labels)]
     master = accumulate(model, batches)
@@ -21,15 +21,13 @@ def studied(model, keep_containers=True, **options):
         master = replace(master, containers=None)
     evaluation = evaluate(model, master, batches)
     lengths = output_lengths(model, fold(model, master), batches)
-    found = collect_report_data(
-        model, master, collect(model, batches), lengths, images.__getitem__, evaluation, **options
-    )
-    return found, master, lengths
+    measured = Measurements(collect(model, batches), lengths, evaluation, images.__getitem__)
+    return build_report(model, master, measured, **options), master, lengths
 
 
 def test_numbers_are_those_of_the_parts(small_model):
-    found, master, lengths = studied(small_model, examples=[3, 1], sort_by_class=True)
-    numbers = found.numbers
+    found, master, lengths = built(small_model, examples=[3, 1], sort_by_class=True)
+    numbers = found.to_dict()
     correlations = np.array(numbers["class_correlations"]["correlations"])
     for k, row in enumerate(numbers["class_correlations"]["nearest"]):
         others = [other for other in range(3) if other != k]
@@ -51,24 +49,24 @@ def test_numbers_are_those_of_the_parts(small_model):
 
 def test_one_iteration_has_no_correlations_and_says_so(small_model):
     config = type(small_model.config).from_dict({**small_model.config.to_dict(), "iterations": 1})
-    found, _, _ = studied(CapsNet(config).double())
-    summary = found.numbers["class_correlations"]
+    found, _, _ = built(CapsNet(config).double())
+    summary = found.to_dict()["class_correlations"]
     assert (summary["within"], summary["closest_pair"], summary["own_is_highest"]) == (None, None, 0)
     assert (summary["in_words"], summary["nearest"][0]["others"]) == ("none", [])
     assert summary["constant_columns"] == [4, 4, 4]
-    assert found.numbers["first_images"]["within"] is None
+    assert found.first_images.within is None
     assert {"class_correlations", "image_correlations", "tuning"} <= set(found.figures)
 
 
 def test_sums_that_were_not_kept_are_not_drawn(small_model):
-    found, _, _ = studied(small_model, keep_containers=False)
+    found, _, _ = built(small_model, keep_containers=False)
     assert "procedure" not in found.figures
-    assert found.numbers["master"]["is_reduction"]
-    assert "ceiling" not in found.numbers["evaluation"]["variants"]
+    assert found.master.is_reduction
+    assert "ceiling" not in found.evaluation.variants
 
 
 def test_errors(small_model):
     with pytest.raises(ValueError, match="examples are 2, 12, expected numbers of test images from 0 to 11"):
-        studied(small_model, examples=[2, 12])
+        built(small_model, examples=[2, 12])
     with pytest.raises(ValueError, match="examples are none, expected numbers of test images from 0 to 11"):
-        studied(small_model, examples=[])
+        built(small_model, examples=[])
