@@ -178,7 +178,7 @@ def test_one_that_dies_is_missed(tmp_path, how, words):
 def test_who_is_alone_has_not_joined(monkeypatch):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "99999")):
         monkeypatch.setenv(name, value)
-    message = r"process 1 of 2 could not join the others at 127.0.0.1:99999 \(.*\): see whether all were started"
+    message = r"process 1 of 2 could not join the others at 127.0.0.1:99999 \(.*\): check whether all were started"
     with pytest.raises(JoiningError, match=message), init_distributed():
         pass
     assert distributed.current() is SINGLE
@@ -259,7 +259,7 @@ def test_patience_ends(monkeypatch):
             return False
 
     monkeypatch.setattr(distributed, "_PATIENCE", 0)
-    message = "process 1 of 2 has waited 0 seconds for the others: see whether they still run, and start again"
+    message = "process 1 of 2 has waited 0 seconds for the others: check whether they still run, and start again"
     with pytest.raises(TimeoutError, match=message):
         World(1, 2, store=Nobody()).barrier()
 

@@ -1,14 +1,14 @@
 """Several processes that work as one, started by ``torchrun`` or anything else that sets its environment variables.
 
-A `World` is what a function needs to know to do its share and to add up what all have found. `SINGLE`, the world of one
-process, has no process group, and everything in it is as if this module did not exist.
+A `World` is what a function needs to do its share of the work and to combine the results of all. `SINGLE`, the world of
+one process, has no process group.
 
-Two kinds of waiting. Within a training step all ranks do the same at the same time, and one that doesn't answer for
-50 seconds has died. Everywhere else ranks may be minutes apart, because one reads slower or writes a file: there they
-first meet at the launcher's key-value store, patiently, and only then exchange what they have. A thread of each rank
-leaves heartbeats there; without one for 50 seconds it has died.
+There are two kinds of waiting. Within a training step all ranks do the same at the same time, and one that doesn't
+answer for 50 seconds is lost. Everywhere else ranks may be minutes apart, because one reads slower or writes a file:
+there they first wait at the launcher's key-value store, and only then exchange data. A thread of each rank writes
+heartbeats to the store; a rank without one for 50 seconds is lost.
 
-This module waits for torch only when there is more than one process.
+This module imports torch only when there is more than one process.
 """
 
 import hashlib
@@ -33,15 +33,15 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 # What torch.distributed calls env://.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Seconds: for an answer within a step or a heartbeat, between these, for all to come, and for ranks far apart.
+# Seconds: for an answer within a step or a heartbeat, between heartbeats, for all to join, and for ranks far apart.
 _TIMEOUT, _BEAT, _JOINING, _PATIENCE = 50, 2, 600, 7200
 
 
 class EndedElsewhereError(Exception):
-    """Another rank has ended the job and said why.
+    """Another rank has ended the job and printed why.
 
     Attributes:
-        code: with which it ended.
+        code: its exit code.
     """
 
     def __init__(self, code: int) -> None:
@@ -58,7 +58,7 @@ class WorkerLostError(RuntimeError):
 
 
 def launched() -> tuple[int, int]:
-    """Number of this process and how many a launcher started, from the environment; 0 of 1 without one."""
+    """Return rank and number of processes that a launcher has set in the environment; 0 and 1 without one."""
     if not all(os.environ.get(name) for name in _VARIABLES):
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -78,10 +78,10 @@ class World:
     def __init__(
         self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, store: Any = None
     ) -> None:
-        """Processes that meet at a ``torch.distributed.Store``; `init_distributed` makes worlds of several."""
+        """Make a world of processes that share a ``torch.distributed.Store``; see `init_distributed`."""
         self.rank, self.size, self.local_rank, self.local_size = rank, size, local_rank, local_size
         self._store = store
-        self._meetings = 0
+        self._barriers = 0
         self._passes = 0
 
     @property
@@ -95,38 +95,38 @@ class World:
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """This rank's part of so many things in a row: parts follow each other by rank and differ by one at most."""
+        """Return this rank's part of ``count`` items: parts are in the order of ranks and differ by at most one."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def barrier(self, patience: float | None = None) -> None:
-        """Wait until all ranks are here, for two hours unless told otherwise."""
+        """Wait until all ranks are here, by default for up to two hours."""
         if self.is_single:
             return
-        self._meetings += 1
-        key = f"meeting/{self._meetings}"
+        self._barriers += 1
+        key = f"barrier/{self._barriers}"
         self._store.add(key, 1)
         self._wait(lambda: self._store.add(key, 0) >= self.size, "the others", patience)
 
     def on_main(self, work: Callable[[], None]) -> None:
-        """Let the first rank do something, such as writing a file, while the others wait for it."""
+        """Call a function on the main rank, such as one that writes a file, while the others wait."""
         if self.is_main:
             work()
         self.barrier()
 
     def main_first(self, work: Callable[[], T]) -> T:
-        """Do something that leaves files for others, such as a download: the first rank before all others."""
+        """Call a function on all ranks, the main rank first, such as a download that leaves files for the others."""
         if self.is_main:
-            found = work()
+            result = work()
         self.barrier()
-        return found if self.is_main else work()
+        return result if self.is_main else work()
 
     def all_reduce(self, *tensors: "torch.Tensor") -> None:
-        """Replace each tensor by the sum of all ranks', however long they take to come."""
+        """Replace each tensor by its sum over all ranks, which may arrive minutes apart."""
         self.barrier()
         self.all_reduce_now(*tensors)
 
     def all_reduce_now(self, *tensors: "torch.Tensor") -> None:
-        """The same between ranks that do the same at the same time."""
+        """Replace each tensor by its sum over all ranks, which do the same at the same time."""
         if not self.is_single:
             import torch.distributed
 
@@ -134,7 +134,7 @@ class World:
                 torch.distributed.all_reduce(tensor)
 
     def all_gather(self, array: NDArray[Scalar]) -> NDArray[Scalar]:
-        """The arrays ``(n …)`` of all ranks behind each other by rank; lengths may differ."""
+        """Return the arrays ``(n …)`` of all ranks, concatenated by rank; lengths may differ."""
         if self.is_single:
             return array
         import torch
@@ -149,21 +149,21 @@ class World:
             if rank == self.rank:
                 part[:] = array
             if part.size:
-                # As bytes, which come through unchanged whatever they mean.
+                # As bytes, which arrive unchanged for any type.
                 dist.broadcast(torch.from_numpy(part.reshape(-1).view(np.uint8)), src=rank)
             parts.append(part)
         return np.concatenate(parts)
 
     def all_min(self, number: int) -> int:
-        """The smallest of all ranks' numbers."""
+        """Return the smallest number of all ranks."""
         return int(self.all_gather(np.array([number])).min())
 
     def check_same(self, **values: Any) -> None:
-        """Refuse to go on when ranks differ in what must be the same, such as hashes of weights and images."""
+        """Raise when ranks differ in values that must be the same, such as hashes of weights and images."""
         if self.is_single:
             return
-        self._meetings += 1
-        key = f"same/{self._meetings}"
+        self._barriers += 1
+        key = f"same/{self._barriers}"
         if self.is_main:
             self._store.set(key, json.dumps(values))
         self._wait(lambda: self._store.check([key]), "process 0")
@@ -178,30 +178,30 @@ class World:
         self.barrier()
 
     def counting(self, observe: Callable[[int], None]) -> Callable[[int], None]:
-        """Something to tell of progress, so that the first rank's observer hears of what all ranks have done."""
+        """Return an observer that adds up the progress of all ranks and tells the main rank's ``observe`` the sum."""
         if self.is_single:
             return observe
         self._passes += 1
         key = f"progress/{self._passes}"
-        told = 0
+        reported = 0
 
         def count(done: int) -> None:
-            nonlocal told
+            nonlocal reported
             total = self._store.add(key, done)
             if self.is_main:
-                observe(total - told)
-                told = total
+                observe(total - reported)
+                reported = total
 
         return count
 
     def end(self, code: int) -> None:
-        """Let the others know that this rank ends the job, so that they need not complain that it is gone."""
+        """Tell the others that this rank ends the job, so that they don't report it as lost."""
         if not self.is_single:
             with suppress(RuntimeError):
                 self._store.set("ended", str(code))
 
     def is_first_to_say(self, words: str) -> bool:
-        """Whether it is up to this rank to say something that others have to say as well."""
+        """Return whether this rank is the first with a message that others have as well."""
         if self.is_single:
             return True
         with suppress(RuntimeError):
@@ -209,10 +209,10 @@ class World:
         return True
 
     def lost_another(self, error: Exception) -> bool:
-        """Whether an error means that another rank is gone or doesn't answer.
+        """Return whether an error means that another rank is lost.
 
         Raises:
-            EndedElsewhereError: when that one has said why.
+            EndedElsewhereError: when that rank has printed why.
         """
         if self.is_single or not isinstance(error, RuntimeError):
             return False
@@ -224,35 +224,35 @@ class World:
             self._raise_if_ended()
         return lost
 
-    def _wait(self, there: Callable[[], bool], whom: str, patience: float | None = None) -> None:
+    def _wait(self, is_done: Callable[[], bool], for_whom: str, patience: float | None = None) -> None:
         patience = _PATIENCE if patience is None else patience
-        start = looked = time.monotonic()
+        start = checked = time.monotonic()
         pause, seen = 0.0005, dict.fromkeys(range(self.size), (0, start))
-        while not there():
+        while not is_done():
             self._raise_if_ended()
             now = time.monotonic()
             if now - start > patience:
                 raise TimeoutError(
-                    f"process {self.rank} of {self.size} has waited {patience} seconds for {whom}: "
-                    "see whether they still run, and start again"
+                    f"process {self.rank} of {self.size} has waited {patience} seconds for {for_whom}: "
+                    "check whether they still run, and start again"
                 )
-            if now - looked > _BEAT:
-                looked = now
+            if now - checked > _BEAT:
+                checked = now
                 self._check_heartbeats(seen, now)
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
     def beat(self) -> None:
-        """Leave a heartbeat."""
+        """Write a heartbeat to the store."""
         self._store.add(f"alive/{self.rank}", 1)
 
     def _check_heartbeats(self, seen: dict[int, tuple[int, float]], now: float) -> None:
-        """Refuse to wait for a rank that was alive and isn't; ``seen`` has each one's signs and since when."""
+        """Raise when a rank was alive and isn't; ``seen`` has the number of heartbeats per rank, and since when."""
         for rank, (before, since) in seen.items():
-            signs = self._store.add(f"alive/{rank}", 0)
-            if signs != before:
-                seen[rank] = signs, now
-            elif signs and now - since > _TIMEOUT:
+            beats = self._store.add(f"alive/{rank}", 0)
+            if beats != before:
+                seen[rank] = beats, now
+            elif beats and now - since > _TIMEOUT:
                 raise WorkerLostError(f"process {rank} of {self.size} has sent no heartbeat for {_TIMEOUT} seconds")
 
     def _raise_if_ended(self) -> None:
@@ -266,15 +266,15 @@ _current = SINGLE
 
 
 def current() -> World:
-    """The world that `init_distributed` made in this process, or `SINGLE`."""
+    """Return the world that `init_distributed` has made in this process, or `SINGLE`."""
     return _current
 
 
 @contextmanager
 def init_distributed() -> Iterator[World]:
-    """Join the processes that a launcher started, for as long as this lasts; `SINGLE` when there is only one.
+    """Join the processes that a launcher started, within the block; `SINGLE` when there is only one.
 
-    On processors ranks talk by gloo, on GPUs by nccl.
+    Ranks communicate by gloo on CPUs and by nccl on GPUs.
     """
     global _current
     rank, size = launched()
@@ -288,7 +288,7 @@ def init_distributed() -> Iterator[World]:
 
     try:
         store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_JOINING)))
-        # A job that is started again must not find what the one before has left.
+        # A restarted job must not read what the previous one has written.
         store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         local_rank, local_size = (int(os.environ.get(name, value)) for name, value in _LOCAL.items())
         world = World(rank, size, local_rank, local_size, PrefixStore("fastcaps", store))
@@ -304,8 +304,8 @@ def init_distributed() -> Iterator[World]:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise JoiningError(
-            f"process {rank} of {size} could not join the others at {where} ({reason}): see whether all were started, "
-            "and whether that address can be reached from here"
+            f"process {rank} of {size} could not join the others at {where} ({reason}): check whether all were "
+            "started, and whether that address can be reached from here"
         ) from error
     _current = world
     try:
@@ -318,11 +318,11 @@ def init_distributed() -> Iterator[World]:
 
 @contextmanager
 def _heartbeats(world: World) -> Iterator[None]:
-    """Leave heartbeats, in a thread, for as long as this lasts."""
+    """Write heartbeats in a thread, within the block."""
     over = threading.Event()
 
     def beat() -> None:
-        with suppress(RuntimeError):  # the store is gone, and with it whoever would look
+        with suppress(RuntimeError):  # the store is closed: nobody reads it any more
             world.beat()
             while not over.wait(_BEAT):
                 world.beat()
@@ -340,7 +340,7 @@ _LOCAL = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 def __getattr__(name: str) -> Any:
-    """Return what an old name stands for, with a warning; for one release."""
+    """Return the object of an old name, with a warning; for one release."""
     renamed = {"ALONE": "SINGLE", "joined": "init_distributed", "LostError": "WorkerLostError"}
     if name not in renamed:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

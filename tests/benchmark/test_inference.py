@@ -94,7 +94,7 @@ def test_aims():
 
 
 def test_what_needs_too_much_memory_is_skipped_and_said(monkeypatch):
-    monkeypatch.setattr(inference, "memory_at_hand", lambda: 4 * 3 * (18 * 8 * 3 * 16 + 2 * 18 * 3 * 16))
+    monkeypatch.setattr(inference, "available_memory", lambda: 4 * 3 * (18 * 8 * 3 * 16 + 2 * 18 * 3 * 16))
     result = CliRunner().invoke(app, ["bench", "--quick", "--no-memory", "--threads", "1", "--batch", "1"])
     assert result.exit_code == 0, result.output
     assert "lower capsules: 36 was not measured: it needs more than half of the free memory" in result.stdout

@@ -210,7 +210,7 @@ def test_accumulation_is_that_of_one_process(done, one):
 def test_divided_by_class(done, one):
     folder, said = done
     assert said["divide"].err.count("classes are taken") == 1
-    assert said["divide"].err.count("sums are not kept") == 1
+    assert said["divide"].err.count("sums are not stored") == 1
     divided = MasterCoefficients.load(folder / "divided.master")
     torch.testing.assert_close(divided.values, one.values, rtol=0, atol=1e-5)
     assert divided.containers is None

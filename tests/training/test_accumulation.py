@@ -16,7 +16,7 @@ from fastcaps.functional import MaxMin
 from fastcaps.master import MasterAccumulator
 from fastcaps.master.accumulator import combined
 from fastcaps.training import accumulation
-from fastcaps.training.accumulation import accumulate_split, memory_at_hand, plan
+from fastcaps.training.accumulation import accumulate_split, available_memory, plan
 
 GB = 10**9
 
@@ -47,22 +47,22 @@ def test_ranks_get_about_as_many_images():
 
 def test_what_is_announced():
     counts = np.full(1000, 3)
-    assert plan(counts, 1152, 28 * GB).words == ""
-    assert plan(counts, 1152, GB).words == (
-        "the sums of 1000 classes take 9.2 GB, and 1 GB are at hand: classes are taken 108 at a time, and sums are not "
-        "kept"
+    assert plan(counts, 1152, 28 * GB).message == ""
+    assert plan(counts, 1152, GB).message == (
+        "the sums of 1000 classes take 9.2 GB, and 1 GB are available: classes are taken 108 at a time, and sums are "
+        "not stored"
     )
-    assert plan(counts, 1152, GB, World(0, 100)).words.endswith(
-        "classes are taken 10 at a time by 100 processes, and sums are not kept"
+    assert plan(counts, 1152, GB, World(0, 100)).message.endswith(
+        "classes are taken 10 at a time by 100 processes, and sums are not stored"
     )
 
 
-def test_memory_at_hand_is_half_of_the_least_that_is_free(monkeypatch):
-    assert memory_at_hand() >= 2**28
+def test_available_memory_is_half_of_the_least_that_is_free(monkeypatch):
+    assert available_memory() >= 2**28
     monkeypatch.setattr(accumulation, "free_bytes", lambda: 2**31)
-    assert memory_at_hand() == 2**30
+    assert available_memory() == 2**30
     monkeypatch.setattr(accumulation, "free_bytes", lambda: 7)
-    assert memory_at_hand() == 2**28  # a machine that is full now need not stay so
+    assert available_memory() == 2**28  # a machine that is full now need not stay so
 
 
 # One class at a time, two, all three but without a copy, and everything.
@@ -76,7 +76,7 @@ def test_parts_give_the_same_matrix(memory, method):
     torch.manual_seed(0)
     model = CapsNet(small_config())
     keep = np.arange(31) % 7 != 0
-    filters = [{"name": "own", "options": {}, "reason": "", "seen": [11, 10, 10], "kept": [9, 9, 8]}]
+    filters = [{"name": "own", "options": {}, "reason": "", "seen": [11, 10, 10], "stored": [9, 9, 8]}]
     seen: list[int] = []
     found, whole = (
         accumulate_split(

@@ -19,7 +19,7 @@ from fastcaps.benchmark.results import Benchmark, Disturbance, EngineTime, Routi
 from fastcaps.compression import Size
 from fastcaps.functional import fold_weights, folded_routing, prediction_vectors, route_capsules
 from fastcaps.nn import CapsNetConfig
-from fastcaps.training.accumulation import memory_at_hand
+from fastcaps.training.accumulation import available_memory
 
 # Variants of the routing layer alone.
 ROUTINGS = ("plain dynamic", "dynamic", "folded")
@@ -117,7 +117,7 @@ def bench(settings: Settings, observe: Observe = lambda turns: None) -> Benchmar
     skipped = tuple(
         Skipped(axis=axis, size=size)
         for (axis, size), sizes in points.items()
-        if _needed_bytes(sizes) > memory_at_hand()
+        if _needed_bytes(sizes) > available_memory()
     )
     for point in skipped:
         del points[point.axis, point.size]

@@ -1,12 +1,12 @@
-"""Accumulating over a part of a data set, in as many processes as there are and within the memory at hand.
+"""Accumulating over a part of a data set, in any number of processes and within the available memory.
 
-As long as the containers of all classes fit, each rank takes its share of the images and the sums are added up. Where
-they don't, classes are divided: each rank takes all images of some classes, as many classes at a time as fit, and only
-the finished columns travel. Either way an image is read once, by one rank, and the matrix is the same.
+As long as the sums of all classes fit into memory, each rank takes its share of the images and the sums are added up.
+Where they don't, classes are divided: each rank takes all images of some classes, as many classes at a time as fit, and
+only the finished columns are exchanged. Either way an image is read once, by one rank, and the matrix is the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -26,57 +26,69 @@ from fastcaps.training.settings import TrainSettings
 
 # Sums, their copy in the result, and the content of the file.
 _COPIES = 3
-_NUMBER = 8
-# Bytes that are never too many.
-_LEAST = 2**28
+_BYTES_PER_NUMBER = 8
+# Memory that may always be used.
+_LEAST_BYTES = 2**28
+
+
+class AccumulateOptions(TypedDict, total=False):
+    """Options of `fastcaps.accumulate` that `accumulate_split` passes on; ``keep`` is a mask ``(n)`` of all images."""
+
+    iteration: int | Literal["after"] | None
+    method: Method
+    keep: NDArray[np.bool_] | None
+    filters: Sequence[dict[str, Any]]
+    observe: Callable[[int], None]
+    provenance: dict[str, Any] | None
+    world: World
 
 
 class Plan(NamedTuple):
-    """How containers are held.
+    """How sums are held.
 
     Attributes:
         parts: the classes that this rank takes one after another; None when all fit at once.
-        words: the same for people; empty when all fit at once.
+        message: the same for people; empty when all fit at once.
     """
 
     parts: list[range] | None
-    words: str
+    message: str
 
 
 def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: World = SINGLE) -> Plan:
-    """Decide how containers are held.
+    """Decide how sums are held.
 
     Args:
-        counts: images of each class ``(j)``.
+        counts: images per class ``(j)``.
         lower_capsules: rows of a coefficient matrix.
-        memory: bytes that they may take in each process; the same on all ranks.
+        memory: bytes that sums may take in each process; the same on all ranks.
         world: the ranks that share the work.
     """
     classes = len(counts)
-    one = classes * lower_capsules * _NUMBER
-    if _COPIES * classes * one <= memory:
+    class_bytes = classes * lower_capsules * _BYTES_PER_NUMBER
+    if _COPIES * classes * class_bytes <= memory:
         return Plan(None, "")
-    # Neighbouring classes with about as many images for each rank.
+    # Neighboring classes with about as many images for each rank.
     before = np.concatenate([[0], np.cumsum(counts)])  # (j + 1)
     bounds = np.searchsorted(before, before[-1] * np.arange(world.size + 1) / world.size)  # (ranks + 1)
     bounds[0], bounds[-1] = 0, classes
-    mine = range(int(bounds[world.rank]), int(bounds[world.rank + 1]))
-    size = max(1, memory // one)
-    parts = [mine[k : k + size] for k in range(0, len(mine), size)] or [mine]
+    own = range(int(bounds[world.rank]), int(bounds[world.rank + 1]))
+    size = max(1, memory // class_bytes)
+    parts = [own[k : k + size] for k in range(0, len(own), size)] or [own]
     where = f" by {world.size} processes" if not world.is_single else ""
-    words = (
-        f"the sums of {classes} classes take {classes * one / 1e9:.2g} GB, and {memory / 1e9:.2g} GB are at hand: "
-        f"classes are taken {min(size, max(np.diff(bounds)))} at a time{where}, and sums are not kept"
+    message = (
+        f"the sums of {classes} classes take {classes * class_bytes / 1e9:.2g} GB, and {memory / 1e9:.2g} GB are "
+        f"available: classes are taken {min(size, max(np.diff(bounds)))} at a time{where}, and sums are not stored"
     )
-    return Plan(parts, words)
+    return Plan(parts, message)
 
 
-def memory_at_hand(world: World = SINGLE) -> int:
-    """Bytes that each process may take: half of what is free on its machine, a quarter of a gigabyte at least.
+def available_memory(world: World = SINGLE) -> int:
+    """Return the bytes that each process may take: half of what is free on its machine, at least 256 MB.
 
-    Of several ranks the least.
+    With several ranks, the smallest of them.
     """
-    return world.all_min(max(_LEAST, free_bytes() // (2 * world.local_size)))
+    return world.all_min(max(_LEAST_BYTES, free_bytes() // (2 * world.local_size)))
 
 
 def accumulate_split(
@@ -85,65 +97,47 @@ def accumulate_split(
     view: Callable[[Tensor], Tensor],
     batch_size: int,
     *,
-    iteration: int | Literal["after"] | None = None,
-    method: Method = "containers",
-    keep: NDArray[np.bool_] | None = None,
-    filters: Sequence[dict[str, Any]] = (),
-    observe: Callable[[int], None] = lambda images: None,
-    announce: Callable[[str], None] = lambda words: None,
-    provenance: dict[str, Any] | None = None,
     memory: int | None = None,
-    world: World = SINGLE,
+    announce: Callable[[str], None] = lambda message: None,
+    **options: Unpack[AccumulateOptions],
 ) -> MasterCoefficients:
     """Accumulate over images, each read once by one rank.
 
     Args:
-        model: the trained network; not touched.
-        images: whose coefficients are accumulated.
-        view: of them, as for `batches`.
+        model: the trained network.
+        images: images whose coefficients are accumulated.
+        view: makes inputs of images, as for `fastcaps.data.batches`.
         batch_size: images at a time on each rank.
-        iteration: as for `accumulate`.
-        method: as for `accumulate`.
-        keep: which images to take ``(n)``; every one when None.
-        filters: the report of the filters that chose them.
-        observe: told how many images were just done.
+        memory: bytes that sums may take in each process; `available_memory` when None.
         announce: told how classes are divided, where they are.
-        provenance: as for `accumulate`.
-        memory: bytes that sums may take in each process; `memory_at_hand` when None.
-        world: the ranks that share the work; all get the same result.
+        options: as for `fastcaps.accumulate`; of several ranks in ``world`` all get the same result.
     """
-    config = model.config
+    config, world, keep = model.config, options.get("world", SINGLE), options.get("keep")
     chosen = torch.arange(len(images)) if keep is None else torch.from_numpy(keep).nonzero().flatten()
     counts = torch.bincount(images.labels[chosen], minlength=config.classes).numpy()
-    planned = plan(counts, config.lower_capsules, memory_at_hand(world) if memory is None else memory, world)
+    planned = plan(counts, config.lower_capsules, available_memory(world) if memory is None else memory, world)
     if planned.parts is None:
-        mine = world.share(len(images))
-        return accumulate(
-            model,
-            batches(images.subset(torch.arange(len(images))[mine]), batch_size, view=view),
-            iteration=iteration,
-            method=method,
-            keep=None if keep is None else keep[mine],
-            filters=filters,
-            observe=observe,
-            provenance=provenance,
-            world=world,
-        )
-    announce(planned.words)
-    number, model_hash = checked_iteration(model.routing.routing, iteration), weights_hash(model)
+        share = world.share(len(images))
+        options["keep"] = None if keep is None else keep[share]
+        part = images.subset(torch.arange(len(images))[share])
+        return cast(MasterCoefficients, accumulate(model, batches(part, batch_size, view=view), **options))
+    announce(planned.message)
+    number, model_hash = checked_iteration(model.routing.routing, options.get("iteration")), weights_hash(model)
+    observe: Callable[[int], None] = options.get("observe", lambda count: None)
 
     def sums(parts: Sequence[range]) -> Iterator[MasterAccumulator]:
         for classes in parts:
-            one = MasterAccumulator.for_layer(model.routing, number, model_hash, classes)
-            one.filters = list(filters)
-            mine = (images.labels[chosen] >= classes.start) & (images.labels[chosen] < classes.stop)
-            for some, labels in batches(images.subset(chosen[mine]), batch_size, view=view):
-                accumulate_batch(model, some, labels, "routing", one)
+            accumulator = MasterAccumulator.for_layer(model.routing, number, model_hash, classes)
+            accumulator.filters = list(options.get("filters", ()))
+            members = (images.labels[chosen] >= classes.start) & (images.labels[chosen] < classes.stop)
+            for inputs, labels in batches(images.subset(chosen[members]), batch_size, view=view):
+                accumulate_batch(model, inputs, labels, "routing", accumulator)
                 observe(len(labels))
-            yield one
-            del one
+            yield accumulator
+            del accumulator
 
-    return combined(sums(planned.parts), provenance, method, world, keep_sums=False)
+    method = options.get("method", "containers")
+    return combined(sums(planned.parts), options.get("provenance"), method, world, keep_sums=False)
 
 
 def accumulate_between_epochs(
@@ -168,7 +162,7 @@ def accumulate_between_epochs(
     """
     task, world = "accumulating", current()
 
-    def announce(words: str) -> None:
+    def announce(message: str) -> None:
         nonlocal task
         task = "accumulating in parts"
 

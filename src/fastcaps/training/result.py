@@ -1,4 +1,4 @@
-"""A finished run as one small JSON: how it was made and what was measured, for ``results/`` and for tables."""
+"""A finished run as one small JSON, with settings and measurements, for ``results/`` and for tables."""
 
 import platform
 import shlex
@@ -10,41 +10,41 @@ from fastcaps.training.run import Run
 
 
 def result_of(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Settings, command, versions, machine, accuracy by epoch and evaluation of a run.
+    """Return settings, command, versions, machine, metrics per epoch and evaluation of a run.
 
     Args:
         run: a finished run.
-        evaluation: what ``evaluation.json`` says of it.
+        evaluation: content of its ``evaluation.json``.
     """
-    kept = {name: value for name, value in evaluation.items() if name != "run"}
-    # Runs from before they said where they were made are evaluated where they were made, most likely.
+    measured = {name: value for name, value in evaluation.items() if name != "run"}
+    # Early runs don't name their machine: most likely they are evaluated where they were trained.
     return {
         "machine": machine(),
         **public(run.about),
         "metrics": [metrics.to_dict() for metrics in run.metrics()],
-        "evaluation": kept,
+        "evaluation": measured,
     }
 
 
 def public(about: dict[str, Any]) -> dict[str, Any]:
-    """What ``run.json`` says, its command without the folder of the data, which is another elsewhere."""
+    """Return the content of ``run.json``, with the command without ``--data-dir``, which differs elsewhere."""
     return {**about, "command": without_data_dir(about.get("command", ""))}
 
 
 def without_data_dir(command: str) -> str:
-    """A command line without ``--data-dir``."""
+    """Return a command line without ``--data-dir``."""
     words = iter(shlex.split(command))
-    kept = []
+    others = []
     for word in words:
         if word == "--data-dir":
             next(words)
         elif not word.startswith("--data-dir="):
-            kept.append(word)
-    return shlex.join(kept)
+            others.append(word)
+    return shlex.join(others)
 
 
 def machine() -> dict[str, Any]:
-    """What a run is made on."""
+    """Return processor and cores of this machine."""
     return {"processor": processor_name(), "cores": processors()}
 
 

@@ -1,20 +1,21 @@
-"""A run folder: what is in it, and how one is opened again.
+"""A run folder: its files, and how it is opened again.
 
-| file | written by | what |
+| file | written by | content |
 |---|---|---|
 | ``run.json`` | train | settings, network, data and its provenance, versions, command, state |
-| ``metrics.jsonl`` | train | one line an epoch |
-| ``checkpoint.safetensors`` | train | the state to go on from |
+| ``config.toml`` | train | all options, for ``fastcaps train --config`` |
+| ``metrics.jsonl`` | train | one line per epoch |
+| ``checkpoint.safetensors`` | train | the state to resume from |
 | ``.lock`` | train | held while it writes |
-| ``best/`` | train | with a validation split: the weights that did best on it |
+| ``best/`` | train | with a validation split: the best weights on it |
 | ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
-| ``tensorboard/`` | train | events, when asked for |
+| ``tensorboard/`` | train | events of the TensorBoard logger |
 | ``master.safetensors`` | accumulate | the master coefficients of ``model/``; others beside it under other names |
 | | train | with fixed coefficients: those it was trained with |
 | ``fast/`` | accumulate, train | ``model/`` with ``master.safetensors`` folded in |
-| ``evaluation.json``, ``confusion.png`` | evaluate | what was measured |
-| ``ablation.json``, ``ablation.png`` | ablate | every way of building the matrix |
-| ``report/`` | analyze, demo | a page about it |
+| ``evaluation.json``, ``confusion.png`` | evaluate | all measurements |
+| ``ablation.json``, ``ablation.png`` | ablate | all variants of building the matrix |
+| ``report/`` | analyze, demo | a page about the run |
 """
 
 import json
@@ -28,12 +29,12 @@ from typing import TYPE_CHECKING, Any, Self
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps.bundled import names_expected, resolve
 from fastcaps.training.reports import EpochMetrics
+from fastcaps.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet, Split
     from fastcaps.master import MasterCoefficients
     from fastcaps.nn import CapsNet
-    from fastcaps.training.settings import TrainSettings
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +42,7 @@ class Run:
     """A run folder.
 
     Attributes:
-        folder: where it is.
+        folder: path of the folder.
     """
 
     folder: Path
@@ -52,12 +53,12 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """The run in a folder that `fastcaps train` or `Trainer` made, or one that comes with fastcaps, by name."""
+        """Return the run of a folder that `fastcaps train` or `Trainer` wrote, or a bundled one by its name."""
         run = cls(resolve(folder))
         recover(run.folder)
         if not run.about_file.is_file():
             raise FileNotFoundError(
-                f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has, or "
+                f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has one, or "
                 f"{names_expected(folder)}"
             )
         return run
@@ -74,12 +75,12 @@ class Run:
 
     @property
     def metrics_file(self) -> Path:
-        """One line an epoch."""
+        """One line per epoch."""
         return self.folder / "metrics.jsonl"
 
     @property
     def checkpoint_file(self) -> Path:
-        """The state to go on from."""
+        """The state to resume from."""
         return self.folder / "checkpoint.safetensors"
 
     @property
@@ -89,12 +90,12 @@ class Run:
 
     @property
     def best_folder(self) -> Path:
-        """The network that did best on the validation split."""
+        """The best network on the validation split."""
         return self.folder / "best"
 
     @property
     def best_master_file(self) -> Path:
-        """The fixed coefficients of that network, where it was trained with some."""
+        """The fixed coefficients of the best network, if it was trained with some."""
         return self.best_folder / "master.safetensors"
 
     @property
@@ -104,17 +105,17 @@ class Run:
 
     @property
     def master_file(self) -> Path:
-        """The master coefficients that are used unless others are named."""
+        """The master coefficients that are used by default."""
         return self.folder / "master.safetensors"
 
     @property
     def evaluation_files(self) -> tuple[Path, Path]:
-        """What evaluating it left."""
+        """The files that evaluating writes."""
         return self.folder / "evaluation.json", self.folder / "confusion.png"
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What ``run.json`` says."""
+        """The content of ``run.json``."""
         try:
             about = json.loads(self.about_file.read_bytes())
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -125,6 +126,14 @@ class Run:
             raise ValueError(f"{self.about_file} is damaged: its data lacks name, call or fingerprint")
         return about
 
+    @property
+    def settings(self) -> TrainSettings:
+        """The settings of the training."""
+        try:
+            return TrainSettings.from_dict(self.about["settings"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{self.about_file} is damaged: its settings are wrong: {error}") from None
+
     def write_about(self, about: dict[str, Any]) -> None:
         """Write ``run.json``."""
         write_atomically({self.about_file: json_bytes(about)})
@@ -134,7 +143,7 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Keep other processes from training into the folder.
 
-        Released however this one ends, where the file system locks files; elsewhere a killed process leaves it.
+        Released however this process ends, where the file system locks files; elsewhere a killed process leaves it.
         """
         from filelock import FileLock, Timeout
 
@@ -160,7 +169,7 @@ class Run:
         return [EpochMetrics.from_dict(json.loads(line)) for line in self.metrics_file.read_text().splitlines()]
 
     def model(self) -> "CapsNet":
-        """The trained network."""
+        """Return the trained network."""
         from fastcaps.nn import CapsNet
 
         if not self.model_folder.is_dir():
@@ -168,7 +177,7 @@ class Run:
         return CapsNet.from_pretrained(self.model_folder)
 
     def master(self, file: str | Path | None = None) -> "MasterCoefficients":
-        """The master coefficients: those in the given file, or the run's own."""
+        """Return the master coefficients of a file, by default those of the run."""
         from fastcaps.master import MasterCoefficients
 
         if file is None and not self.master_file.is_file():
@@ -178,28 +187,26 @@ class Run:
         return MasterCoefficients.load(file or self.master_file)
 
     def held_out(self, data: "DataSet") -> dict[str, Any]:
-        """The settings with which a run that goes on from this one holds out the same images, if it held out any."""
-        settings = self.about["settings"]
-        if not settings["validation"] or data.fingerprint != self.about["data"]["fingerprint"]:
+        """Return the settings with which another run on this data holds out the same images as this one."""
+        settings = self.settings
+        if not settings.validation or data.fingerprint != self.about["data"]["fingerprint"]:
             return {}
-        return {"validation": settings["validation"], "seed": settings["seed"]}
+        return {"validation": settings.validation, "seed": settings.seed}
 
-    def check_held_out(self, data: "DataSet", settings: "TrainSettings") -> None:
-        """Refuse to go on from weights that have seen what would be held out, or to train on what was held out."""
-        kept = self.held_out(data)
-        given = {name: getattr(settings, name) for name in kept}
-        if given != kept or (
-            not kept and settings.validation and data.fingerprint == self.about["data"]["fingerprint"]
-        ):
-            own = self.about["settings"]
+    def check_held_out(self, data: "DataSet", settings: TrainSettings) -> None:
+        """Raise when a run from these weights would hold out images they have seen, or train on images held out."""
+        own, same_data = self.settings, data.fingerprint == self.about["data"]["fingerprint"]
+        if not same_data or not (own.validation or settings.validation):
+            return
+        if (own.validation, own.seed) != (settings.validation, settings.seed):
             raise ValueError(
-                f"{self.folder} was trained with {_held_out(own['validation'], own['seed'])}, this run would be with "
+                f"{self.folder} was trained with {_held_out(own.validation, own.seed)}, this run would be with "
                 f"{_held_out(settings.validation, settings.seed)}: some images would be seen in one and held "
                 "out in the other, so leave validation= and seed= as they were"
             )
 
     def check_comparable(self, other: "Run", part: str) -> None:
-        """Refuse to compare with another run on images that are not the same, or that one of them has learned from."""
+        """Raise when two runs have different images, or when one has been trained on images of the other's part."""
         data, others = self.about["data"], other.about["data"]
         if data["fingerprint"] != others["fingerprint"]:
             raise ValueError(
@@ -207,9 +214,7 @@ class Run:
                 f"{data['fingerprint'][:12]}…) than {other.folder} ({others['name']}, "
                 f"{others['fingerprint'][:12]}…): compare runs with the same data"
             )
-        held_out, others_held_out = (
-            _held_out(run.about["settings"]["validation"], run.about["settings"]["seed"]) for run in (self, other)
-        )
+        held_out, others_held_out = (_held_out(run.settings.validation, run.settings.seed) for run in (self, other))
         if part != "test" and held_out != others_held_out:
             raise ValueError(
                 f"{self.folder} was trained with {held_out}, {other.folder} with {others_held_out}: one of them has "
@@ -217,18 +222,14 @@ class Run:
             )
 
     def training_part(self, data: "DataSet") -> "Split":
-        """The images it was trained on: the data set's training images without those held out for validation."""
-        settings = self.about["settings"]
-        if not settings["validation"]:
-            return data.train
-        return data.validation_split(settings["validation"], settings["seed"])[0]
+        """Return the images that the run was trained on: all training images but those held out for validation."""
+        settings = self.settings
+        return data.validation_split(settings.validation, settings.seed)[0] if settings.validation else data.train
 
     def validation_part(self, data: "DataSet") -> "Split | None":
-        """The training images it held out, if any."""
-        settings = self.about["settings"]
-        if not settings["validation"]:
-            return None
-        return data.validation_split(settings["validation"], settings["seed"])[1]
+        """Return the training images that the run held out, if any."""
+        settings = self.settings
+        return data.validation_split(settings.validation, settings.seed)[1] if settings.validation else None
 
     @property
     def background(self) -> float | None:
@@ -271,20 +272,28 @@ class Run:
 
 
 def _differences(data: "DataSet", about: dict[str, Any]) -> str:
-    """Say how a data set differs from that of a run, of which ``about`` is what ``run.json`` says."""
-    expected, actual = about.get("provenance", {}), data.provenance
+    """Return how a data set differs from that of a run, which ``about`` describes in ``run.json``."""
+    expected, actual = _flat(about.get("provenance", {})), _flat(data.provenance)
     differing = [name for name in actual | expected if actual.get(name) != expected.get(name)]
     words = [f"{name} is {_short(actual.get(name))}, was {_short(expected.get(name))}" for name in differing]
     return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {about['fingerprint'][:12]}…", *words])
 
 
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested entries under names such as ``files.train``."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
 def _short(value: Any) -> str:
-    words = str(value)
-    return words if len(words) <= 40 else f"{words[:39]}…"
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"
 
 
 def training_provenance(data: "DataSet", settings: dict[str, Any]) -> dict[str, Any]:
-    """What coefficients say of the training images they are from."""
+    """Return what coefficients store about the training images that they were accumulated from."""
     return {
         "data": data.name,
         "data_fingerprint": data.fingerprint,
@@ -294,17 +303,17 @@ def training_provenance(data: "DataSet", settings: dict[str, Any]) -> dict[str, 
     }
 
 
-def check_not_held_out(master: "MasterCoefficients", data: "DataSet", settings: "TrainSettings") -> None:
-    """Refuse coefficients in which images had a say that a run would hold out."""
+def check_not_held_out(master: "MasterCoefficients", data: "DataSet", settings: TrainSettings) -> None:
+    """Raise when coefficients were accumulated with images that a run would hold out."""
     about = master.provenance
     if not settings.validation or about.get("data_fingerprint") != data.fingerprint:
         return
-    made = (about.get("validation") or 0, about.get("seed"))
-    if made != (settings.validation, settings.seed):
+    held_out = (about.get("validation") or 0, about.get("seed"))
+    if held_out != (settings.validation, settings.seed):
         raise ValueError(
-            f"the coefficients were accumulated with {_held_out(*made)}, this run would be with "
-            f"{_held_out(settings.validation, settings.seed)}: images that it holds out would have had a say in them: "
-            "accumulate with a run that holds out the same"
+            f"the coefficients were accumulated with {_held_out(*held_out)}, this run would be with "
+            f"{_held_out(settings.validation, settings.seed)}: images that it holds out were accumulated: "
+            "use coefficients of a run that holds out the same images"
         )
 
 

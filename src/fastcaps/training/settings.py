@@ -148,7 +148,11 @@ class TrainSettings:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the settings of a run, as stored in its ``run.json`` by this or an earlier version."""
-        return cls(**cls.renamed(values))
+        values = cls.renamed(values)
+        unknown = values.keys() - {entry.name for entry in dataclasses.fields(cls)}
+        if unknown:
+            raise ValueError(f"{', '.join(sorted(unknown))} is no setting")
+        return cls(**values)
 
     @staticmethod
     def renamed(values: dict[str, Any]) -> dict[str, Any]:
