@@ -1,6 +1,7 @@
 """Training: it learns, it resumes bit for bit, it stops where nothing can be gained."""
 
 import json
+import os
 import re
 import signal
 from dataclasses import replace
@@ -152,6 +153,11 @@ def test_sigkill_at_any_moment_loses_nothing(tmp_path):
         assert process.wait()[0] == -signal.SIGKILL
     assert Child(train_and_tell, tmp_path / "killed", True).wait()[::2] == (0, "")
     assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "killed/model"))
+    # Left-overs without a marker are removed when they are old.
+    for path in (tmp_path / "killed").glob(".*.part"):
+        assert {entry.name for entry in path.iterdir()} <= {"lock", "marker.new"}
+        os.utime(path, (0, 0))
+    Run.open(tmp_path / "killed")
     assert not list((tmp_path / "killed").glob(".*.part"))
 
 
