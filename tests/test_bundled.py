@@ -75,6 +75,7 @@ def test_it_has_its_recorded_accuracy(name):
         assert correct == pytest.approx(run.about["evaluation"][way] * len(data.test), abs=_SLACK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if "embedded_digits" in Run.open(name).about])
 def test_it_has_its_recorded_accuracy_on_embedded_digits(name):
     """Digits of another hand and another scanner, without any file."""
@@ -84,6 +85,7 @@ def test_it_has_its_recorded_accuracy_on_embedded_digits(name):
         assert 360 * share == pytest.approx(360 * recorded[way], abs=_SLACK)
 
 
+@pytest.mark.slow
 def test_the_int8_file_answers_as_the_network():
     fast = FastCapsNet.from_pretrained("mnist")
     test = Run.open("mnist").data(test_only=True).test
@@ -97,6 +99,7 @@ def test_the_int8_file_answers_as_the_network():
     assert file.about["accuracy"]["original_accuracy"] == Run.open("mnist").about["evaluation"]["fast"]
 
 
+@pytest.mark.slow
 def test_evaluation_needs_no_connection(tmp_path, monkeypatch):
     monkeypatch.delenv("FASTCAPS_DATA", raising=False)
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path / "cache"))

@@ -50,6 +50,7 @@ def drawn(classes: int, colours: int = 1):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "colours"), [(2, 3), (11, 1)])
 def test_every_figure_has_something_in_it(classes, colours):
     for name, figure in drawn(classes, colours).items():

@@ -54,6 +54,7 @@ def test_every_engine_at_every_batch(found):
     assert {"fastcaps", "torch", "Python", "ONNX Runtime"} == set(found["machine"]["versions"])
 
 
+@pytest.mark.slow
 def test_growth_and_disturbance(found):
     sizes = {axis: sorted({row["size"] for row in found["growth"] if row["axis"] == axis}) for axis in QUICK.growth}
     assert sizes == {axis: list(values) for axis, values in QUICK.growth.items()}
@@ -93,6 +94,7 @@ def test_aims():
     assert (layer.aim, layer.measured, layer.met) == (60, 59.0, False)
 
 
+@pytest.mark.slow
 def test_what_needs_too_much_memory_is_skipped_and_said(monkeypatch):
     monkeypatch.setattr(inference, "available_memory", lambda: 4 * 3 * (18 * 8 * 3 * 16 + 2 * 18 * 3 * 16))
     result = CliRunner().invoke(app, ["bench", "--quick", "--no-memory", "--threads", "1", "--batch", "1"])
@@ -110,6 +112,7 @@ def test_the_tables():
         assert f"│ {name} " in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"normalization": "softmax"}, {"lower": -0.5, "upper": 2.0}])
 @torch.no_grad()
 def test_all_engines_are_the_same_network(changes):

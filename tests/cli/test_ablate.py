@@ -13,6 +13,7 @@ def run(images, tmp_path):  # noqa: F811
     return folder
 
 
+@pytest.mark.slow
 def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
     done = invoke("ablate", run, "--filter", "none", "--filter", "similarity", "--filter", "correct+kmeans")
     assert "Best on the held-out images:" in done.stdout

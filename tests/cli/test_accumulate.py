@@ -59,6 +59,7 @@ def test_filters_methods_and_iterations(run, accumulated):
     )
 
 
+@pytest.mark.slow
 def test_every_filter_reports_what_it_kept(run, accumulated):
     seen = torch.bincount(load("digits").train.labels).tolist()
     clustering = ("--clusters", 5, "--max-outlier-fraction", 0.2, "--seed", 1)

@@ -21,6 +21,7 @@ def drawn(page):
     return page.evaluate("document.getElementById('drawn').toDataURL()")
 
 
+@pytest.mark.slow
 @needs_browser
 def test_drawing_and_uploading_without_pytorch(address, digits, tmp_path):
     refused = "the server responded with a status of 422"
