@@ -16,6 +16,13 @@ _MEMORY = (
 )
 
 
+def out_of_memory_message(error: Exception) -> str | None:
+    """Say what to do about an error for want of memory; None for another error."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
+        return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
+    return None
+
+
 def processor_name(root: Path = _ROOT) -> str:
     """What the processor calls itself.
 

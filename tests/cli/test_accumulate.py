@@ -4,12 +4,15 @@ import json
 
 import pytest
 import torch
-from tests.cli.test_method import invoke
+from tests.cli import test_method as shared
+from tests.cli.test_method import SMALL, invoke
 
 from fastcaps import CapsNet, MasterCoefficients
 from fastcaps.data import batches, load
 from fastcaps.master import Correct, Filter, Similarity, sweep
 from fastcaps.training import Run
+
+images = shared.images
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +138,30 @@ def test_interrupted_while_observing(run, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     invoke("accumulate", run, "--out", tmp_path / "master", "--filter", "kmeans", code=130)
     assert not list(tmp_path.iterdir())
+
+
+def test_validation_images_are_not_accumulated(images, tmp_path):
+    run = tmp_path / "run"
+    trained = invoke("train", "--data", images, "--out", run, "--validation", 6, *SMALL)
+    assert trained.stdout.startswith(f"{run}\n")
+    assert "validation accuracy" in trained.stdout
+    assert "validation accuracy" in trained.stdout
+    found = json.loads(invoke("accumulate", run, "--json").stdout)
+    assert found["counts"] == [6, 6, 6]
+    assert found["provenance"]["part"] == "train without validation"
+
+
+def test_former_options(run, tmp_path):
+    options = ["--filter", "similarity", "--filter", "kmeans", "--kept", 0.8, "--outlying", 0.1]
+    options += ["--iteration", "after", "--method", "containers"]
+    done = invoke("accumulate", run, "--out", tmp_path / "old.st", *options)
+    for old, new in (
+        ("--kept", "--keep-fraction"),
+        ("--outlying", "--max-outlier-fraction"),
+        ("--iteration after", "--iteration final"),
+        ("--method containers", "--method per_class"),
+    ):
+        assert f"warning: {old} is deprecated, use {new}\n" in done.stderr
+    similarity, kmeans = MasterCoefficients.load(tmp_path / "old.st").filters
+    assert 0.8 in similarity["options"].values()
+    assert 0.1 in kmeans["options"].values()

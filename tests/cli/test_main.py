@@ -100,7 +100,7 @@ class Shared(dict[str, int]):
 
 LOST = (
     "error: another process of this job has died or doesn't answer any more: see above what it said, then start again "
-    "(fastcaps train goes on from its checkpoint with --resume)\n"
+    "(fastcaps train resumes from its checkpoint with --resume)\n"
 )
 
 

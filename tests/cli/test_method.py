@@ -5,12 +5,10 @@ import signal
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from tests.ranks import command
 from typer.testing import CliRunner
 
-from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, fold
 from fastcaps.cli import app
 
 SMALL = [
@@ -38,33 +36,6 @@ def images(tmp_path):
                 pixels[..., number] += 120
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{k}.png")
     return tmp_path / "photos"
-
-
-def test_the_whole_way_with_ones_own_images(images, tmp_path):
-    run = tmp_path / "run"
-    trained = invoke("train", "--data", images, "--out", run, "--test-every", 1, *SMALL)
-    assert f"next: fastcaps accumulate {run}" in trained.stderr
-    assert "epoch 2/2 step 3/3" in trained.stderr
-    invoke("accumulate", run)
-    result = json.loads(invoke("evaluate", run, "--json").stdout)
-    assert (result["images"], result["class_names"]) == (9, ["apple", "leaf", "sky"])
-    assert set(result["variants"]) == {"dynamic", "fast", "uniform", "ceiling"}
-    assert (
-        result["variants"]["dynamic"]["accuracy"]
-        == json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
-    )
-    assert (run / "confusion.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((run / "evaluation.json").read_text()) == result
-    model, fast = CapsNet.from_pretrained(run / "model"), FastCapsNet.from_pretrained(run / "fast")
-    assert (model.config.height, model.config.width, model.config.channels) == (40, 32, 3)
-    again = fold(model, MasterCoefficients.load(run / "master.safetensors"))
-    values = MasterCoefficients.load(run / "master.safetensors").values
-    assert result["master_range"] == [float(values.min()), float(values.max())]
-    batch = torch.rand(2, 3, 40, 32)
-    torch.testing.assert_close(again(batch).lengths, fast(batch).lengths)
-    table = invoke("evaluate", run, "--limit", 4).stdout
-    assert "4 test images" in table
-    assert "McNemar" in table
 
 
 def test_resume_and_other_coefficients(images, tmp_path):
@@ -130,39 +101,6 @@ def test_wrong_use_is_2(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message in invoke(*arguments, code=2).stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
-    run = tmp_path / "run"
-    invoke("train", "--data", images, "--out", run, *SMALL)
-    invoke("accumulate", run)
-    invoke("evaluate", run)
-    before = (run / "evaluation.json").read_bytes()
-    for options in (["--limit", 2], ["--part", "train"], ["--coefficients", run / "master.safetensors"]):
-        assert "evaluation.json" not in invoke("evaluate", run, *options).stderr
-        assert (run / "evaluation.json").read_bytes() == before
-    invoke("evaluate", run, "--limit", 2, "--out", tmp_path / "trial")
-    assert json.loads((tmp_path / "trial" / "evaluation.json").read_text())["images"] == 2
-    refused = invoke("evaluate", run, "--part", "validation", code=1)
-    assert (
-        f"{run} held out no images for validation: train with validation images, or take another part" in refused.stderr
-    )
-    invoke("accumulate", run, "--out", tmp_path / "others.safetensors")
-    assert (run / "evaluation.json").read_bytes() == before
-    invoke("accumulate", run, "--iteration", "final")  # other coefficients: what was measured is of those before
-    assert not (run / "evaluation.json").exists()
-    assert not (run / "confusion.png").exists()
-
-
-def test_validation_images_are_not_accumulated(images, tmp_path):
-    run = tmp_path / "run"
-    trained = invoke("train", "--data", images, "--out", run, "--validation", 6, *SMALL)
-    assert trained.stdout.startswith(f"{run}\n")
-    assert "validation accuracy" in trained.stdout
-    assert "validation accuracy" in trained.stdout
-    found = json.loads(invoke("accumulate", run, "--json").stdout)
-    assert found["counts"] == [6, 6, 6]
-    assert found["provenance"]["part"] == "train without validation"
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""The command line: one file a subcommand, nothing but wiring.
+"""The command line: one module per subcommand, which parses options, calls a workflow and prints its result.
 
-Exit codes: 0 done, 1 it failed (one line says what and what to do), 2 wrong use, 130 interrupted.
+Exit codes: 0 done, 1 failed (one line says why and what to do), 2 wrong use, 130 interrupted.
 """
 
 import typer

@@ -1,4 +1,4 @@
-"""What all subcommands share: how they fail, what they print where, options that mean the same everywhere."""
+"""What all subcommands share: errors, printing, and common options."""
 
 import copy
 import functools
@@ -17,6 +17,7 @@ import typer
 
 from fastcaps import distributed
 from fastcaps._extras import require
+from fastcaps._machine import out_of_memory_message
 from fastcaps._result import Result, Table
 from fastcaps._version import __version__
 
@@ -57,7 +58,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
-    """The same for a subcommand that several processes may share: of what all have to say, one says it."""
+    """Do the same for a subcommand that several processes may share; an error that all have is printed once."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -127,7 +128,7 @@ def renamed_value(old: str, new: str) -> Callable[[typer.CallbackParam, Any], An
 
 
 def quiet() -> None:
-    """Let only the first of several processes print; errors that others alone have go by `_one_line`."""
+    """Let only the first of several processes print; `_one_line` prints errors that only others have."""
     if distributed.launched()[0] > 0:
         # Open until the process ends.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
@@ -135,13 +136,13 @@ def quiet() -> None:
 
 @contextmanager
 def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
-    """Turn errors into one line, said once, and an exit code."""
+    """Turn errors into one line, printed once, and an exit code."""
     try:
         yield
     except distributed.EndedElsewhereError as error:
         raise typer.Exit(error.code) from None
     except distributed.JoiningError as error:
-        # Each has its own to say, and nobody to ask whether it was said.
+        # Every process prints its own: without the others it can't know whether one has.
         typer.echo(f"error: {error}", file=sys.__stderr__)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -159,7 +160,7 @@ def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
     except typer.BadParameter:
         raise
     except Exception:
-        # A fault of ours, which must not go unseen because another than the first process has it.
+        # A fault of ours; it must be seen also where another process than the first has it.
         world.end(1)
         if distributed.launched()[0] > 0:
             sys.stderr = sys.__stderr__
@@ -185,9 +186,10 @@ def wait_for_the_first() -> None:
 
 
 def explained(error: Exception, world: distributed.World = distributed.SINGLE) -> str | None:
-    """What an error says in the user's terms; None for one that is nobody's input."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
-        return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
+    """Return what an error says in the user's terms; None for a fault of ours."""
+    memory = out_of_memory_message(error)
+    if memory is not None:
+        return memory
     try:
         lost = world.lost_another(error)
     except distributed.EndedElsewhereError as ended:
@@ -195,7 +197,7 @@ def explained(error: Exception, world: distributed.World = distributed.SINGLE) -
     if lost:
         return (
             "another process of this job has died or doesn't answer any more: see above what it said, then start again "
-            "(fastcaps train goes on from its checkpoint with --resume)"
+            "(fastcaps train resumes from its checkpoint with --resume)"
         )
     if isinstance(error, RuntimeError):
         return None
@@ -203,7 +205,7 @@ def explained(error: Exception, world: distributed.World = distributed.SINGLE) -
 
 
 def print_json(value: Any) -> None:
-    """A result for machines, on standard output."""
+    """Print a result as JSON on standard output."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -235,12 +237,12 @@ def print_columns(table: Table) -> None:
 
 
 def chosen(**options: Any) -> dict[str, Any]:
-    """Only the options that were given."""
+    """Return only the options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def this_command() -> str:
-    """The command line, without the folder of the data, which is another elsewhere."""
+    """Return the command line, without the folder of the data, which is another elsewhere."""
     from fastcaps.training.result import without_data_dir
 
     return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))

@@ -2,13 +2,74 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-if TYPE_CHECKING:
-    from fastcaps.master import Filter, Method
+from fastcaps.cli._common import renamed_value
 
+if TYPE_CHECKING:
+    from fastcaps import master
+
+Iteration = Annotated[
+    str | None,
+    typer.Option(
+        help="Iteration of routing, from 1, or final for the update after the last (default: the last).",
+        callback=renamed_value("after", "final"),
+    ),
+]
+Iterations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--iteration",
+        help="Iteration of routing, or final; may be repeated (default: all but the first).",
+        callback=renamed_value("after", "final"),
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="[per_class|columns|pooled]",
+        help="The paper's; its variant with only the classes' own columns; the mean over all images.",
+        callback=renamed_value("containers", "per_class"),
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="per_class, columns or pooled; may be repeated (default: all).",
+        callback=renamed_value("containers", "per_class"),
+    ),
+]
+Filters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="[none|correct|similarity|kmeans|em]",
+        help="Which images to take; may be repeated, each sees what those before it kept.",
+    ),
+]
+Chains = Annotated[
+    list[str] | None,
+    typer.Option("--filter", help="none, one of correct, similarity, kmeans, em, or a chain: correct+similarity."),
+]
+Confidence = Annotated[float | None, typer.Option(help="correct: by how much the label's capsule must be the longest.")]
+Measure = Annotated[
+    Literal["pearson", "dot", "cosine"] | None, typer.Option(help="similarity: how columns are compared.")
+]
+KeepFraction = Annotated[
+    float | None, typer.Option(help="similarity: fraction of each class to keep, the most similar images.")
+]
+Margin = Annotated[
+    float | None, typer.Option(help="similarity: instead, by how much an image must be more like its own class.")
+]
+Clusters = Annotated[int | None, typer.Option(help="kmeans, em: number of clusters per class.")]
+MaxOutlierFraction = Annotated[
+    float | None, typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters.")
+]
+Components = Annotated[int | None, typer.Option(help="em: number of principal components.")]
+Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering.")]
 
 # Names that the library still has.
 _FORMER = {"per_class": "containers", "keep_fraction": "kept", "max_outlier_fraction": "outlying"}
@@ -23,21 +84,21 @@ def parse_iteration(text: str) -> int | Literal["after"]:
     return int(text)
 
 
-def parse_method(text: str) -> "Method":
+def parse_method(text: str) -> "master.Method":
     """Return a method of ``--method``."""
-    from fastcaps.master import Method
+    from fastcaps.master import Method as MethodName
 
-    methods = {"per_class": get_args(Method)[0], "columns": "columns", "pooled": "pooled"}
+    methods = {"per_class": get_args(MethodName)[0], "columns": "columns", "pooled": "pooled"}
     if text not in methods:
         raise typer.BadParameter(f"--method {text}: expected one of {', '.join(methods)}")
-    return cast("Method", methods[text])
+    return cast("master.Method", methods[text])
 
 
-def parse_chains(texts: Sequence[str]) -> dict[str, "list[Filter]"]:
+def parse_chains(texts: Sequence[str]) -> dict[str, "list[master.Filter]"]:
     """Return the chain of filters that each text names, such as ``correct+similarity``."""
     from fastcaps.master import FILTERS
 
-    chains: dict[str, list[Filter]] = {}
+    chains: dict[str, list[master.Filter]] = {}
     for text in texts:
         names = [] if text == "none" else text.split("+")
         if not set(names) <= set(FILTERS):
@@ -47,7 +108,7 @@ def parse_chains(texts: Sequence[str]) -> dict[str, "list[Filter]"]:
     return chains
 
 
-def parse_filters(names: Sequence[str], options: Mapping[str, Any]) -> list["Filter"]:
+def parse_filters(names: Sequence[str], options: Mapping[str, Any]) -> list["master.Filter"]:
     """Return the filters of these names, each with those of the options that it has; refuse an option of no filter."""
     from fastcaps.master import FILTERS
 

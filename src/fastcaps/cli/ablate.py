@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
+from fastcaps.cli import _variants as variants
 from fastcaps.cli._common import (
     BatchSize,
     DataDir,
@@ -15,35 +16,16 @@ from fastcaps.cli._common import (
     Threads,
     command,
     print_result,
-    renamed_value,
     this_command,
 )
-from fastcaps.cli._variants import parse_chains, parse_iteration, parse_method
 
 
 @command
 def ablate(
     run: RunArgument,
-    filters: Annotated[
-        list[str] | None,
-        typer.Option("--filter", help="none, one of correct, similarity, kmeans, em, or a chain: correct+similarity."),
-    ] = None,
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method",
-            help="per_class, columns or pooled; may be repeated (default: all).",
-            callback=renamed_value("containers", "per_class"),
-        ),
-    ] = None,
-    iterations: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--iteration",
-            help="Iteration of routing, or final; may be repeated (default: all but the first).",
-            callback=renamed_value("after", "final"),
-        ),
-    ] = None,
+    filters: variants.Chains = None,
+    methods: variants.Methods = None,
+    iterations: variants.Iterations = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of training images (default: all).")] = None,
     batch_size: BatchSize = 256,
     out: Annotated[Path | None, typer.Option(help="Folder for ablation.json and ablation.png (default: RUN).")] = None,
@@ -66,9 +48,9 @@ def ablate(
     ablation = workflows.ablate(
         run,
         out,
-        filters=None if not filters else parse_chains(filters),
-        methods=None if not methods else [parse_method(text) for text in methods],
-        iterations=None if not iterations else [parse_iteration(text) for text in iterations],
+        filters=None if not filters else variants.parse_chains(filters),
+        methods=None if not methods else [variants.parse_method(text) for text in methods],
+        iterations=None if not iterations else [variants.parse_iteration(text) for text in iterations],
         limit=limit,
         result_file=result,
         batch_size=batch_size,

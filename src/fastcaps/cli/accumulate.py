@@ -1,11 +1,12 @@
 """``fastcaps accumulate``: from the routing of a trained network to master coefficients and a folded network."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from fastcaps._extras import require
+from fastcaps.cli import _variants as variants
 from fastcaps.cli._common import (
     BatchSize,
     DataDir,
@@ -17,10 +18,8 @@ from fastcaps.cli._common import (
     distributed_command,
     print_result,
     renamed_option,
-    renamed_value,
     this_command,
 )
-from fastcaps.cli._variants import parse_filters, parse_iteration, parse_method
 
 
 @distributed_command
@@ -29,47 +28,17 @@ from fastcaps.cli._variants import parse_filters, parse_iteration, parse_method
 def accumulate(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/master.safetensors).")] = None,
-    iteration: Annotated[
-        str | None,
-        typer.Option(
-            help="Iteration of routing, from 1, or final for the update after the last (default: the last).",
-            callback=renamed_value("after", "final"),
-        ),
-    ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="[per_class|columns|pooled]",
-            help="The paper's; its variant with only the classes' own columns; the mean over all images.",
-            callback=renamed_value("containers", "per_class"),
-        ),
-    ] = "per_class",
-    filters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter",
-            metavar="[none|correct|similarity|kmeans|em]",
-            help="Which images to take; may be repeated, each sees what those before it kept.",
-        ),
-    ] = None,
-    confidence: Annotated[
-        float | None, typer.Option(help="correct: by how much the label's capsule must be the longest.")
-    ] = None,
-    measure: Annotated[
-        Literal["pearson", "dot", "cosine"] | None, typer.Option(help="similarity: how columns are compared.")
-    ] = None,
-    keep_fraction: Annotated[
-        float | None, typer.Option(help="similarity: fraction of each class to keep, the most similar images.")
-    ] = None,
-    margin: Annotated[
-        float | None, typer.Option(help="similarity: instead, by how much an image must be more like its own class.")
-    ] = None,
-    clusters: Annotated[int | None, typer.Option(help="kmeans, em: number of clusters per class.")] = None,
-    max_outlier_fraction: Annotated[
-        float | None, typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters.")
-    ] = None,
-    components: Annotated[int | None, typer.Option(help="em: number of principal components.")] = None,
-    seed: Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering.")] = None,
+    iteration: variants.Iteration = None,
+    method: variants.Method = "per_class",
+    filters: variants.Filters = None,
+    confidence: variants.Confidence = None,
+    measure: variants.Measure = None,
+    keep_fraction: variants.KeepFraction = None,
+    margin: variants.Margin = None,
+    clusters: variants.Clusters = None,
+    max_outlier_fraction: variants.MaxOutlierFraction = None,
+    components: variants.Components = None,
+    seed: variants.Seed = None,
     batch_size: BatchSize = 256,
     memory: Annotated[
         float | None, typer.Option(help="Gigabytes for the sums in each process (default: half of the free memory).")
@@ -95,9 +64,9 @@ def accumulate(
     result = workflows.accumulate(
         run,
         out,
-        iteration=None if iteration is None else parse_iteration(iteration),
-        method=parse_method(method),
-        filters=parse_filters(filters or ["none"], options),
+        iteration=None if iteration is None else variants.parse_iteration(iteration),
+        method=variants.parse_method(method),
+        filters=variants.parse_filters(filters or ["none"], options),
         memory=None if memory is None else round(memory * 1e9),
         batch_size=batch_size,
         data_dir=data_dir,

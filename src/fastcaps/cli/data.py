@@ -93,7 +93,7 @@ def _print(catalog: "Catalog", as_json: bool) -> None:
         print_json(plain(catalog.sets))
         return
     for table in catalog.tables():
-        print_table(table.title, table.columns, table.rows)
+        print_table(table)
     # Paths and addresses are for copying: a table would cut them.
     for entry in catalog.sets:
         typer.echo(f"{entry.name}: {entry.where or 'missing'}")

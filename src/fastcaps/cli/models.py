@@ -21,7 +21,7 @@ def models(as_json: Json = False) -> None:
         print_json(plain(collection.networks))
         return
     for table in collection.tables():
-        print_table(table.title, table.columns, table.rows)
+        print_table(table)
     for network in collection.networks:
         files = [f"{network.folder}/README.md", *([network.onnx] if network.onnx else [])]
         typer.echo(f"{network.name}: {', '.join(files)}", err=True)

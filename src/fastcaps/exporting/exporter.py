@@ -99,9 +99,7 @@ def export(
     if example is None and tests is None:
         raise ValueError("there is nothing to compare the file with: give an example, or tests with labels")
     path.parent.mkdir(parents=True, exist_ok=True)  # fails before the comparison where nothing can be written
-    broken = [name for name, weight in model.state_dict().items() if not bool(weight.isfinite().all())]
-    if broken:
-        raise ValueError(f"{path} was not written: {broken[0]} has entries that are not finite, the network is broken")
+    _check_finite(model, path)
     if isinstance(model, CapsNet | FastCapsNet):
         proto, metadata = _capsnet_graph(model, precision, calibration, batch, example)
         metadata["background"] = settings.background
@@ -134,6 +132,12 @@ def _check_arguments(path: Path, precision: str, batch: int | None, max_drop: fl
         raise IsADirectoryError(f"{path} is a folder, expected the name of a file to write")
     if precision not in ("float32", "int8"):
         raise ValueError(f"precision is {precision!r}, expected float32 or int8")
+
+
+def _check_finite(model: nn.Module, path: Path) -> None:
+    for name, weight in model.state_dict().items():
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"{path} was not written: {name} has entries that are not finite, the network is broken")
 
 
 def _checked_example(example: Any) -> Tensor | None:

@@ -1,7 +1,7 @@
-"""A network as an ONNX graph, node by node: from bytes to class capsules, the preparation of the input included.
+"""A network as an ONNX graph, node by node: from bytes to class capsules, with the preparation of the input.
 
-The graph is small enough to be written down, so nothing depends on what an exporter makes of PyTorch code. The input is
-bytes, which leave no doubt about their range. Shapes hold for any batch; routing is unrolled.
+The graph is small enough to be written by hand, so it does not depend on an exporter of PyTorch code. The input is
+bytes, whose range is clear. Shapes hold for any batch size; routing is unrolled.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def network_graph(
     ranges: Ranges | None = None,
     batch: int | None = None,
 ) -> onnx.ModelProto:
-    """The whole network: input ``images (b c h w)``, bytes; outputs ``lengths (b j)`` and ``capsules (b j e)``.
+    """Return the whole network: input ``images (b c h w)``, bytes; outputs ``lengths (b j)`` and ``capsules (b j e)``.
 
     Args:
         config: of the network.
@@ -43,7 +43,7 @@ def network_graph(
             routing and ``(i·d, j·e)`` for fast.
         routing: ``"dynamic"`` or ``"fast"``.
         ranges: of the activations, for int8; float32 when None.
-        batch: the only size that is taken; any when None.
+        batch: the only batch size; any when None.
     """
     graph = Graph()
     lower = _lower_capsules(graph, config, weights, ranges)  # (b, i, d)
@@ -58,19 +58,19 @@ def network_graph(
 
 
 class Graph:
-    """Nodes and constants on their way to a model."""
+    """Nodes and constants of a model."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, onnx.TensorProto] = {}
 
     def add(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        """A node with one output, which has the node's name."""
+        """Add a node with one output, and return its name."""
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
     def constant(self, name: str, value: Any, dtype: type[np.generic] = np.float32) -> str:
-        """A tensor in the file; the same name is the same tensor."""
+        """Add a constant tensor, and return its name; the same name must be the same tensor."""
         array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
         tensor = numpy_helper.from_array(array, name)
         if self._constants.setdefault(name, tensor) != tensor:
@@ -78,15 +78,15 @@ class Graph:
         return name
 
     def axes(self, *axes: int) -> str:
-        """Axes, as a tensor, which is how ONNX wants them."""
+        """Add axes as a constant tensor."""
         return self.constant(f"axes_{'_'.join(map(str, axes))}", axes, np.int64)
 
     def reshape(self, tensor: str, shape: tuple[int, ...], name: str) -> str:
-        """A tensor in another shape; 0 is the size that was there, −1 what is left."""
+        """Reshape a tensor; 0 keeps a size, −1 is inferred."""
         return self.add("Reshape", [tensor, self.constant(f"{name}_shape", shape, np.int64)], name)
 
     def squash(self, vectors: str, name: str) -> str:
-        """``s · ‖s‖ / (1 + ‖s‖²)`` along the last axis."""
+        """Squash vectors along the last axis: ``s · ‖s‖ / (1 + ‖s‖²)``."""
         length = self.add("ReduceL2", [vectors, self.axes(-1)], f"{name}_length", keepdims=1)
         squared = self.add("Mul", [length, length], f"{name}_squared")
         divisor = self.add("Add", [squared, self.constant("one", 1)], f"{name}_divisor")
@@ -94,15 +94,15 @@ class Graph:
         return self.add("Mul", [vectors, factor], name)
 
     def quantized(self, tensor: str, scale: Scale, name: str) -> str:
-        """Numbers as bytes; what is out of range becomes the nearest that is not."""
+        """Quantize numbers to bytes, saturating."""
         return self.add("QuantizeLinear", [tensor, *self._scale(scale, name)], f"{name}_bytes")
 
     def dequantized(self, tensor: str, scale: Scale, name: str) -> str:
-        """Bytes as numbers."""
+        """Convert bytes back to numbers."""
         return self.add("DequantizeLinear", [tensor, *self._scale(scale, name)], name)
 
     def weight(self, steps: NDArray[np.int8], scales: NDArray[np.float32], axis: int, name: str) -> str:
-        """A weight kept as bytes, with a scale for each index of an axis."""
+        """Add a weight stored as bytes, with one scale per index of an axis."""
         inputs = [self.constant(f"{name}_bytes", steps, np.int8), self.constant(f"{name}_scale", scales)]
         inputs.append(self.constant(f"{name}_zero", np.zeros(len(scales)), np.int8))
         return self.add("DequantizeLinear", inputs, name, axis=axis)
@@ -117,7 +117,7 @@ class Graph:
     def quantized_convolution(
         self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale, channel_steps: NDArray[np.float32]
     ) -> str:
-        """A convolution of bytes with the given scale to bytes that count each channel's steps, from 128."""
+        """Add a convolution from bytes of the given scale to bytes that count the steps of each channel, from 128."""
         weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
         # The bias is counted in the same steps, and of a channel of next to no weights these would be too many.
         least = np.abs(bias) / (_MOST_STEPS * scale.scale)
@@ -136,7 +136,7 @@ class Graph:
     def model(
         self, images: tuple[int, list[int]], outputs: Mapping[str, list[int]], batch: int | None
     ) -> onnx.ModelProto:
-        """The model: type and shape of an image, and the shape of each output, all without the batch."""
+        """Return the model, given type and shape of an image and the shape of each output, all without the batch."""
         first: int | str = "batch" if batch is None else batch
         size = sum(len(tensor.raw_data) for tensor in self._constants.values())
         if size > _LARGEST:
@@ -160,7 +160,7 @@ class Graph:
 
 
 def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, ranges: Ranges | None) -> str:
-    """From ``images (b c h w)`` to lower capsules ``(b i d)``."""
+    """Add the layers from ``images (b c h w)`` to lower capsules ``(b i d)``."""
     numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)
     images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
     if config.standardize:
@@ -197,7 +197,7 @@ def _standardized(graph: Graph, images: str, pixels: int) -> str:
 
 
 def has_own_graph(config: CapsNetConfig) -> bool:
-    """Return whether `network_graph` can write a network down: not one with a normalization without ONNX nodes."""
+    """Return whether `network_graph` supports a network: its normalization needs ONNX nodes."""
     return config.routing == "dynamic" and _normalization(config).onnx(Graph(), "logits", "coefficients") is not None
 
 
@@ -206,7 +206,7 @@ def _normalization(config: CapsNetConfig) -> Normalization:
 
 
 def _biased(graph: Graph, sums: str, weights: Weights, shape: tuple[int, ...]) -> str:
-    """Sums with the bias of the class capsules, where there is one."""
+    """Add the bias of the class capsules to sums, where there is one."""
     bias = weights.get("routing.bias")
     if bias is None:
         return sums
@@ -214,7 +214,7 @@ def _biased(graph: Graph, sums: str, weights: Weights, shape: tuple[int, ...]) -
 
 
 def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, ranges: Ranges | None) -> str:
-    """Lower capsules ``(b i d)`` to class capsules ``(b j e)``: one matrix product and squash."""
+    """Add the folded layer from lower capsules ``(b i d)`` to class capsules ``(b j e)``."""
     flat = graph.reshape(lower, (0, -1), "flat")  # (b, i·d)
     weight = weights["routing.weight"]
     if ranges is None:
@@ -229,13 +229,13 @@ def _folded(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str, r
 
 
 def _routed(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str) -> str:
-    """Lower capsules ``(b i d)`` to class capsules ``(b j e)`` by dynamic routing, in float32."""
+    """Add dynamic routing from lower capsules ``(b i d)`` to class capsules ``(b j e)``, in float32."""
     i, d, j, e = weights["routing.weight"].shape
     normalization = _normalization(config)
     weight = graph.constant("weight", weights["routing.weight"].reshape(i, d, j * e))
     by_capsule = graph.add("Transpose", [lower], "by_capsule", perm=[1, 0, 2])  # (i, b, d)
-    made = graph.add("MatMul", [by_capsule, weight], "routing")  # (i, b, j·e)
-    parted = graph.reshape(made, (i, -1, j, e), "votes_by_capsule")  # (i, b, j, e)
+    products = graph.add("MatMul", [by_capsule, weight], "routing")  # (i, b, j·e)
+    parted = graph.reshape(products, (i, -1, j, e), "votes_by_capsule")  # (i, b, j, e)
     votes = graph.add("Transpose", [parted], "votes", perm=[1, 2, 0, 3])  # (b, j, i, e)
     summed = graph.add("ReduceSum", [votes, graph.axes(2)], "votes_sum", keepdims=1)  # (b, j, 1, e)
     start = graph.constant("start", normalization.start(j))

@@ -1,4 +1,4 @@
-"""Any module as an ONNX model, by PyTorch's own exporter."""
+"""Any module as an ONNX model, by the exporter of PyTorch."""
 
 import logging
 import warnings
@@ -24,7 +24,7 @@ class Exported(NamedTuple):
 
 
 class _Named(nn.Module):
-    """A model whose class capsules come with their lengths."""
+    """A model that returns its class capsules with their lengths."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def named_outputs(output: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that are not installed and on its own code."""
+    """Silence the exporter's remarks on missing packages and on its own code."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

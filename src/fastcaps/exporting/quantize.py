@@ -1,8 +1,7 @@
-"""Numbers in eight bits: weights symmetric and by output channel, activations by the range that calibration saw.
+"""Quantization to eight bits: weights symmetric per output channel, activations by their range in calibration.
 
-The stem stays in float32: it has a hundredth of the weights and a tenth of the work, and its rounding did more harm
-than all the rest. So did one range for all channels of PrimaryCaps, some of which reach fifty times as far as others;
-each has its own.
+The stem stays in float32: it has a hundredth of the weights and a tenth of the work, and rounding it cost more accuracy
+than rounding the rest. Each channel of PrimaryCaps has its own range, since some reach fifty times as far as others.
 
 Processors without VNNI add up two products of an unsigned and a signed byte in sixteen bits, saturating. So one of the
 two factors takes seven of its eight bits: 2 · 255 · 64 and 2 · 127 · 127 fit, 2 · 255 · 127 would not, silently. In
@@ -30,11 +29,11 @@ LARGEST_WEIGHT, LARGEST_FOLDED = 64, 127
 
 
 class Ranges(NamedTuple):
-    """How far each activation reaches, as calibration saw it.
+    """Ranges of activations in calibration.
 
     Attributes:
-        maps: the stem's greatest value after ReLU.
-        channels: of each channel of PrimaryCaps the largest absolute value before squash.
+        maps: largest value of the stem after ReLU.
+        channels: largest absolute value per channel of PrimaryCaps, before squash.
     """
 
     maps: float
@@ -42,19 +41,29 @@ class Ranges(NamedTuple):
 
     @property
     def maps_scale(self) -> Scale:
-        """Of the stem's maps."""
+        """Scale of the maps of the stem."""
         return Scale(np.float32(self.maps / 255 or 1.0), np.uint8(0))
 
     @property
     def channel_steps(self) -> NDArray[np.float32]:
-        """What one of 127 steps is worth in each channel of PrimaryCaps."""
+        """Size of one of 127 steps per channel of PrimaryCaps."""
         return np.where(self.channels > 0, self.channels / 127, 1).astype(np.float32)
 
 
 def quantized_weight(
     weight: NDArray[np.float32], axis: int, largest: int, least: NDArray[np.floating] | float = 0.0
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """A weight as bytes of its own shape, up to the largest, and a scale, least or more, for each index of an axis."""
+    """Quantize a weight.
+
+    Args:
+        weight: of any shape.
+        axis: has one scale per index.
+        largest: largest byte.
+        least: smallest scale.
+
+    Returns:
+        Bytes of the shape of the weight, and the scales.
+    """
     others = tuple(k for k in range(weight.ndim) if k != axis % weight.ndim)
     reach = np.abs(weight).max(axis=others)
     scale = np.maximum(np.where(reach > 0, reach / largest, 1), least).astype(np.float32)

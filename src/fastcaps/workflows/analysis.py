@@ -97,21 +97,18 @@ def analyze(
         options: see `ExecutionOptions`.
     """
     run, execution = open_run(run), Execution(**options)
+    is_own = coefficients is None and limit is None
     if out is None:
-        check_writable(run)
-        if limit is not None or coefficients is not None:
-            raise ValueError(
-                "what is made with limit or coefficients is not the run's own report: name a folder for it (out)"
-            )
+        _check_own_report(run, is_own)
     task = _Task(run.folder / "report" if out is None else Path(out), limit, execution)
+    evaluation_folder = run.folder if is_own and not is_bundled(run.folder) else task.cache
     master = run.master(coefficients)
     model, data = load_run(run, execution, master=master)
     training = task.training_pass(run, model, data, task.cache / "training.safetensors")
     lengths = task.test_lengths(model, master, data)
-    evaluation = task.stored_evaluation(run, master, lengths, coefficients)
+    evaluation = _stored_evaluation(evaluation_folder, master, lengths)
     if evaluation is None:
-        own = coefficients is None and limit is None and not is_bundled(run.folder)
-        evaluation = evaluate(run, None if own else task.cache, coefficients=coefficients, limit=limit, **options)
+        evaluation = evaluate(run, evaluation_folder, coefficients=coefficients, limit=limit, **options)
     compared = None if compare is None else task.compared(open_run(compare))
     if not current().is_main:
         return AnalysisResult(task.folder, evaluation, None)
@@ -133,6 +130,15 @@ def analyze(
     files = {task.folder / "analysis.json": json_bytes(report.to_dict()), task.folder / "index.html": page.encode()}
     write_atomically(files)
     return AnalysisResult(task.folder, evaluation, report)
+
+
+def _check_own_report(run: Run, is_own: bool) -> None:
+    """Refuse to write into the run folder what is not the report of the run."""
+    check_writable(run)
+    if not is_own:
+        raise ValueError(
+            "what is made with limit or coefficients is not the run's own report: name a folder for it (out)"
+        )
 
 
 @dataclass(frozen=True)
@@ -187,28 +193,6 @@ class _Task:
         place = self.cache / "test.safetensors"
         return Lengths(**cached([place], key, compute, _reusing("lengths of test images"), current()))
 
-    def stored_evaluation(
-        self, run: Run, master: MasterCoefficients, lengths: Lengths, coefficients: str | Path | None
-    ) -> Evaluation | None:
-        """Return what `evaluate` has written, if it is of these weights, coefficients and images."""
-        own = coefficients is None and self.limit is None and not is_bundled(run.folder)
-        place = (run.folder if own else self.cache) / "evaluation.json"
-        correct = {key: int((getattr(lengths, key).argmax(1) == lengths.labels).sum()) for key in ("dynamic", "fast")}
-        try:
-            stored = Evaluation.load(place)
-            fits = (
-                stored.part == "test"
-                and stored.images == len(lengths.labels)
-                and stored.master == master.summary()
-                and {key: stored.variants[key].correct for key in correct} == correct
-            )
-        except (OSError, ValueError):
-            fits = False
-        if not current().all_min(int(fits)):
-            return None
-        _reusing("accuracies and speeds")(place)
-        return stored
-
     def compared(self, other: Run) -> ComparedRun:
         """Return the pass over the training images of another run."""
         execution = self.execution
@@ -218,6 +202,26 @@ class _Task:
         stored = other.folder / "report" / "cache" / "training.safetensors"
         training = self.training_pass(other, model, data, self.cache / "compared.safetensors", stored)
         return ComparedRun(run_name(other), training, model.config)
+
+
+def _stored_evaluation(folder: Path, master: MasterCoefficients, lengths: Lengths) -> Evaluation | None:
+    """Return what `evaluate` has written into a folder, if it is of these coefficients, images and predictions."""
+    place = folder / "evaluation.json"
+    correct = {key: int((getattr(lengths, key).argmax(1) == lengths.labels).sum()) for key in ("dynamic", "fast")}
+    try:
+        stored = Evaluation.load(place)
+        fits = (
+            stored.part == "test"
+            and stored.images == len(lengths.labels)
+            and stored.master == master.summary()
+            and {key: stored.variants[key].correct for key in correct} == correct
+        )
+    except (OSError, ValueError):
+        fits = False
+    if not current().all_min(int(fits)):
+        return None
+    _reusing("accuracies and speeds")(place)
+    return stored
 
 
 def _reusing(name: str) -> Any:

@@ -90,24 +90,6 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0005]
 
 
-def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
-    found = json.loads(invoke("evaluate", "mnist", "--compare", "mnist", "--limit", 20, "--json").stdout)
-    assert (found["other"]["run"], found["other"]["routing"]) == ("mnist", "dynamic")
-    assert found["variants"]["other"]["confusion"] == found["variants"]["dynamic"]["confusion"]
-
-
-def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):  # noqa: F811
-    invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
-    invoke("evaluate", run, "--compare", tmp_path / "all")
-    refused = invoke("evaluate", run, "--compare", tmp_path / "all", "--part", "validation", code=1)
-    words = f"{tmp_path / 'all'} was trained with no images held out, {run} with 6 images held out by seed 0: one of"
-    assert words in refused.stderr
-    (images / "test" / "sky" / "0.png").unlink()
-    invoke("train", "--data", images, "--out", tmp_path / "fewer", *SMALL)
-    refused = invoke("evaluate", run, "--compare", tmp_path / "fewer", code=1)
-    assert f"{tmp_path / 'fewer'} was trained with other images (photos, fingerprint " in refused.stderr
-
-
 def test_going_on_dynamically_is_the_control(run, tmp_path):
     trained = invoke("train", "--init", run, "--out", tmp_path / "more", *GO_ON)
     assert "next: fastcaps accumulate" in trained.stderr
