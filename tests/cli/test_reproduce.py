@@ -92,7 +92,7 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(ConsoleLogger, "step", impatient)
         stopped = invoke(*MNIST, "--epochs", 3, "--fast-every", 2, code=130)
-    assert "mnist-max_min-0 is not finished; the same command goes on from here\ninterrupted\n" in stopped.stderr
+    assert "mnist-max_min-0 is not finished; the same call resumes it\ninterrupted\n" in stopped.stderr
     assert not (small / "results").exists()
     listed = json.loads(invoke(*MNIST, "--epochs", 3, "--list", "--json").stdout)
     assert listed == [
@@ -178,7 +178,7 @@ def test_a_lack_of_memory_is_no_reason_to_lose_the_others(small, monkeypatch):
     def fails(cell, *_, **__):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory" if cell.seed else "a fault of ours")
 
-    monkeypatch.setattr(reproduction, "reproduce", fails)
+    monkeypatch.setattr(reproduction, "network", fails)
     done = invoke(*MNIST, "--seeds", "1,2", "--json", code=1)
     assert list(json.loads(done.stdout)["failed"]) == ["mnist-max_min-1", "mnist-max_min-2"]
     assert "error: mnist-max_min-2: this needs more memory than there is: choose a smaller network" in done.stderr
@@ -223,8 +223,8 @@ def test_list_says_how_long(small):
         (["--report", "--list"], "--list: --report is of everything in --results"),
         (["--report", "--seeds", "2"], "--seeds: --report is of everything in --results"),
         (["--report", "--fast-every", "2"], "--fast-every: --report is of everything in --results"),
-        (["--out", "page"], "--out is where --report writes, and it was not given: add it, or leave this out"),
-        (["--readme", "x.md"], "--readme is where --report writes, and it was not given"),
+        (["--out", "page"], "--out: --report writes it, and was not given: add it, or leave this out"),
+        (["--readme", "x.md"], "--readme: --report writes it, and was not given"),
     ],
 )
 def test_wrong_use(arguments, message, small):
@@ -237,11 +237,14 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     write(small, Cell("mnist", "softmax", 0))
     refused = invoke("reproduce", "--data", "mnist", "--epochs", 5, code=1).stderr
     assert refused == (
-        "error: results/mnist-softmax-0.json was made with --epochs 3, 5 was asked for: leave --epochs out to take it "
-        "as it is, or say other folders with --runs and --results\n"
+        "error: results/mnist-softmax-0.json has epochs 3, 5 was requested: leave epochs out to take it "
+        "as it is, or name other folders (runs, results)\n"
     )
     seldom = invoke("reproduce", "--data", "mnist", "--fast-every", 3, code=1).stderr
-    assert "error: results/mnist-softmax-0.json was made without --fast-every 3: leave it out to take it as" in seldom
+    assert (
+        "error: results/mnist-softmax-0.json was made without fast_every 3: leave fast_every out to take it as"
+        in seldom
+    )
     folder = small / "runs" / "reproduce" / "mnist-max_min-0"
     folder.mkdir(parents=True)
     about = values(Cell("mnist", "max_min", 7))
@@ -254,11 +257,11 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     about["config"] = json.loads(network(Cell("mnist", "max_min", 0)).to_json())
     (folder / "run.json").write_text(json.dumps(about))
     epochs = invoke(*MNIST, "--epochs", 5, code=1).stderr
-    assert "runs/reproduce/mnist-max_min-0 was made with --epochs 3, 5 was asked for" in epochs
+    assert "runs/reproduce/mnist-max_min-0 has epochs 3, 5 was requested" in epochs
     about["settings"]["test_every"] = 1
     (folder / "run.json").write_text(json.dumps(about))
     looks = invoke(*MNIST, "--test-every", 2, code=1).stderr
-    assert "mnist-max_min-0 was made with --test-every 1, 2 was asked for: leave --test-every out to take" in looks
+    assert "mnist-max_min-0 has test_every 1, 2 was requested: leave test_every out to take" in looks
 
 
 @pytest.mark.slow
@@ -287,7 +290,7 @@ def test_the_readmes_table_is_what_report_writes(tmp_path, monkeypatch):
 def test_a_place_for_the_table_must_be_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     missing = invoke("reproduce", "--report", code=1).stderr
-    assert missing == "error: results does not exist: say with --results where the JSON files of finished runs are\n"
+    assert missing == "error: results does not exist: name the folder of the JSON files of finished runs (results)\n"
     (tmp_path / "results").mkdir()
     (tmp_path / "README.md").write_text("nothing\n")
     assert "README" not in invoke("reproduce", "--report").stderr

@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from fastcaps.workflows.benchmark import bench
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.exporting import export
+    from fastcaps.workflows.paper_table import (
+        ReproductionReport,
+        ReproductionStatus,
+        reproduction_report,
+        reproduction_status,
+    )
     from fastcaps.workflows.prediction import Predictions, predict
-    from fastcaps.workflows.reproduction import reproduce
+    from fastcaps.workflows.reproduction import ReproductionResult, reproduce
     from fastcaps.workflows.training import TrainResult, train
 
 __all__ = [
@@ -30,6 +36,11 @@ __all__ = [
     "Predictions",
     "reproduce",
     "bench",
+    "ReproductionResult",
+    "reproduction_status",
+    "ReproductionStatus",
+    "reproduction_report",
+    "ReproductionReport",
     "ExecutionOptions",
 ]
 
@@ -42,7 +53,8 @@ _MODULES = {
     "evaluation": ["evaluate"],
     "exporting": ["export"],
     "prediction": ["predict", "Predictions"],
-    "reproduction": ["reproduce"],
+    "reproduction": ["reproduce", "ReproductionResult"],
+    "paper_table": ["reproduction_report", "reproduction_status", "ReproductionReport", "ReproductionStatus"],
     "training": ["train", "TrainResult"],
 }
 

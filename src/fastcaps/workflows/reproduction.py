@@ -1,117 +1,181 @@
-"""One run of the paper's table: train, accumulate, evaluate."""
+"""The runs of the paper's table: train, accumulate, evaluate."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple, Unpack
 
 import torch
 
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps._machine import out_of_memory_message
+from fastcaps._progress import say
+from fastcaps._result import Result, Table
 from fastcaps.analysis.results import Evaluation
 from fastcaps.data import DataSet, batches, load
 from fastcaps.master import accumulate as accumulate_network
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet
-from fastcaps.reproduction import Cell, RunResult, network
+from fastcaps.reproduction import Cell, RunResult, finished, network
 from fastcaps.reproduction.cells import check_result
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.result import result_of
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import given, select_device
+from fastcaps.workflows._common import Execution, ExecutionOptions, given
 from fastcaps.workflows.accumulation import accumulate
 from fastcaps.workflows.evaluation import evaluate
+from fastcaps.workflows.paper_table import check_request
 
-# Test sets of this size are looked at every tenth epoch only: they take longer than the epoch.
+# The accuracy on a test set of this size is measured every tenth epoch only: it takes longer than the epoch.
 _LARGE, _SELDOM = 50_000, 10
 _CHECKPOINT_EVERY = 100
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class ReproductionResult(Result):
+    """Finished runs of the paper's table.
+
+    Attributes:
+        results: of finished runs, by their cells.
+        failed: messages of runs that could not be finished, by their names.
+    """
+
+    results: Mapping[Cell, RunResult]
+    failed: Mapping[str, str]
+
+    def tables(self) -> list[Table]:
+        """Return one row per finished run."""
+        rows = [
+            [run["run"], str(run["epochs"]), *(f"{run[name]:.2%}" for name in _ROUTINGS)]
+            for run in self.to_dict()["runs"]
+        ]
+        return [Table("Finished", ["run", "epochs", *_ROUTINGS], rows)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return epochs and accuracies of each run as plain values for JSON."""
+        runs = [
+            {
+                "run": cell.name,
+                "epochs": result.settings.epochs,
+                **{name: result.evaluation.variants[name].accuracy for name in _ROUTINGS},
+            }
+            for cell, result in self.results.items()
+        ]
+        return {"runs": runs, "failed": dict(self.failed)}
+
+
+_ROUTINGS = ("dynamic", "fast", "uniform")
+
+
+class _Request(NamedTuple):
+    """How often to measure; None for the defaults of the data set."""
+
+    epochs: int | None
+    test_every: int | None
+    fast_every: int | None
+
+
 def reproduce(
-    cell: Cell,
-    folder: str | Path,
+    cells: Sequence[Cell],
+    runs: str | Path = "runs/reproduce",
+    results: str | Path = "results",
     *,
     epochs: int | None = None,
     test_every: int | None = None,
     fast_every: int | None = None,
-    data_dir: str | Path | None = None,
-    device: str | torch.device = "auto",
-    threads: int | None = None,
-) -> RunResult:
-    """Train, accumulate and evaluate one run of the paper's table, from wherever its folder is.
+    **options: Unpack[ExecutionOptions],
+) -> ReproductionResult:
+    """Train, accumulate and evaluate runs of the paper's table, each from the state of its folder.
+
+    Finished runs are not repeated. A run that fails doesn't stop the others.
 
     Args:
-        cell: data set, normalization and seed.
-        folder: of the run.
-        epochs: of the run; by data set when None.
-        test_every: epochs between looks at the test set; each by default, of large sets every tenth.
+        cells: data sets, normalizations and seeds, such as `fastcaps.reproduction.all_cells` returns.
+        runs: folder of the run folders.
+        results: folder of the JSON files, one per finished run.
+        epochs: of every run; the default of its data set when None.
+        test_every: epochs between measurements on the test set; 1 by default, 10 for large sets.
         fast_every: epochs between accumulations to measure fast routing; only at the end when None.
-        data_dir: folder of the data sets' files.
-        device: ``"auto"``, or a device of PyTorch.
-        threads: CPU threads; all by default.
-
-    Returns:
-        What the JSON file of the run holds.
+        options: see `ExecutionOptions`.
     """
-    folder, target = Path(folder), select_device(device, threads)
-    words = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
-    for name, value in given(epochs=epochs, test_every=test_every, fast_every=fast_every).items():
-        words += f" --{name.replace('_', '-')} {value}"
-    run = Run(folder)
+    runs, results, execution = Path(runs), Path(results), Execution(**options)
+    request, done = _Request(epochs, test_every, fast_every), finished(results)
+    for cell in cells:
+        check_request(cell, done, runs, results, request._asdict())
+    finished_runs, failed = {}, {}
+    for number, cell in enumerate(cells, 1):
+        say(f"{cell.name}: run {number} of {len(cells)}{', done before' if cell in done else ''}")
+        if cell in done:
+            finished_runs[cell] = done[cell]
+            continue
+        try:
+            finished_runs[cell] = _reproduce_cell(cell, Run(runs / cell.name), request, execution)
+            write_atomically({results / f"{cell.name}.json": json_bytes(finished_runs[cell].to_dict())})
+        except KeyboardInterrupt:
+            say(f"{cell.name} is not finished; the same call resumes it")
+            raise
+        except (ValueError, OSError, MemoryError, RuntimeError) as error:
+            message = out_of_memory_message(error)
+            if message is None and isinstance(error, RuntimeError):
+                raise
+            failed[cell.name] = message or str(error)
+            say(f"error: {cell.name}: {failed[cell.name]}")
+    return ReproductionResult(finished_runs, failed)
+
+
+def _reproduce_cell(cell: Cell, run: Run, request: _Request, execution: Execution) -> RunResult:
+    device = execution.select_device()
+    command = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
+    for name, value in given(**request._asdict()).items():
+        command += f" --{name.replace('_', '-')} {value}"
     if not run.about_file.is_file() or run.about.get("state") != "finished":
-        _train(cell, run, target, epochs, test_every, fast_every, data_dir, words)
-        run = Run(folder)
+        _train(cell, run, request, execution, command)
+        run = Run(run.folder)
+    options: ExecutionOptions = {"data_dir": execution.data_dir, "device": device, "command": command}
     if not run.master_file.is_file():
-        accumulate(run, data_dir=data_dir, device=target, command=words)
-    evaluation, _ = run.evaluation_files
-    if evaluation.is_file():
-        measured = Evaluation.load(evaluation)
-    else:
-        measured = evaluate(run, data_dir=data_dir, device=target, command=words)
-    result = RunResult.from_dict(result_of(run, measured.to_dict()))
-    check_result(result, cell, folder)
+        accumulate(run, **options)
+    file, _ = run.evaluation_files
+    evaluation = Evaluation.load(file) if file.is_file() else evaluate(run, **options)
+    result = RunResult.from_dict(result_of(run, evaluation.to_dict()))
+    check_result(result, cell, run.folder)
     return result
 
 
-def _train(
-    cell: Cell,
-    run: Run,
-    device: torch.device,
-    epochs: int | None,
-    test_every: int | None,
-    fast_every: int | None,
-    data_dir: str | Path | None,
-    words: str,
-) -> None:
-    """Train, or go on with the settings the folder's run was begun with."""
-
+def _train(cell: Cell, run: Run, request: _Request, execution: Execution, command: str) -> None:
+    """Train, or resume with the settings with which the run was begun."""
     begun = run.about_file.is_file()
-    fast_every = fast_every or (run.about.get("fast_every") if begun else None)
-    images = run.data(data_dir) if begun else load(cell.data, data_dir=data_dir)
+    fast_every = request.fast_every or (run.about.get("fast_every") if begun else None)
+    data = run.data(execution.data_dir) if begun else load(cell.data, data_dir=execution.data_dir)
     if begun:
         settings = TrainSettings.from_dict(run.about["settings"])
     else:
-        every = test_every or (_SELDOM if len(images.test) >= _LARGE else 1)
         settings = TrainSettings.for_data(
-            cell.data, seed=cell.seed, **given(epochs=epochs), test_every=every, checkpoint_every=_CHECKPOINT_EVERY
+            cell.data,
+            seed=cell.seed,
+            **given(epochs=request.epochs),
+            test_every=request.test_every or (_SELDOM if len(data.test) >= _LARGE else 1),
+            checkpoint_every=_CHECKPOINT_EVERY,
         )
     torch.manual_seed(cell.seed)
-    model = CapsNet(network(cell)).to(device)
+    model = CapsNet(network(cell)).to(execution.select_device())
     model.primary.convolution = run.about.get("convolution", "auto") if begun else "auto"
 
     def measure(model: CapsNet, epoch: int) -> dict[str, float]:
         if not fast_every or (epoch % fast_every and epoch < settings.epochs):
             return {}
-        return {"fast_test_accuracy": _fast_accuracy(model, run, images)}
+        return {"fast_test_accuracy": _fast_accuracy(model, run, data)}
 
-    about = {"command": words, **given(fast_every=fast_every)}
-    trainer = Trainer(model, images, settings, run.folder, about=about, measure=measure)
+    about = {"command": command, **given(fast_every=fast_every)}
+    trainer = Trainer(model, data, settings, run.folder, about=about, measure=measure)
     trainer.fit(resume=run.checkpoint_file.exists())
 
 
-def _fast_accuracy(model: CapsNet, run: Run, images: DataSet) -> float:
-    """Of a network in training, with coefficients accumulated from its present weights."""
-
-    view = images.augmentation.test_view
+def _fast_accuracy(model: CapsNet, run: Run, data: DataSet) -> float:
+    """Return the test accuracy of a network in training, with coefficients of its present weights."""
+    view = data.augmentation.test_view
     model.eval()
-    master = accumulate_network(model, batches(run.training_part(images), 256, view=view))
-    correct = count_correct(fold(model, master), images.test, view)
+    master = accumulate_network(model, batches(run.training_part(data), 256, view=view))
+    correct = count_correct(fold(model, master), data.test, view)
     model.train()
-    return correct / len(images.test)
+    return correct / len(data.test)
