@@ -115,15 +115,15 @@ def engine(name: str, networks: Networks, threads: int) -> Engine:
     fast = networks.compressed() if name in (COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8) else networks.folded()
     count = multiply_adds(fast.config)
     if name in (ONNX, ONNX_COMPRESSED):
-        return _from_graph(fast, "fast", threads, count)
+        return graph_engine(fast, "fast", threads, count)
     if name in (ONNX_INT8, ONNX_COMPRESSED_INT8):
         images = networks.calibration or (some_images(fast.config, _CALIBRATION),)
-        return _from_graph(fast, "fast", threads, count, calibrated(fast, images))
+        return graph_engine(fast, "fast", threads, count, calibrated(fast, images))
     if name in (FOLDED, WINOGRAD):
         fast.primary.convolution = "direct" if name == FOLDED else "winograd"
     elif name not in (FOLDED_AUTO, COMPRESSED):
         raise ValueError(f"there is no engine {name!r}, expected one of {', '.join(ENGINES)}")
-    return _from_module(fast, count)
+    return module_engine(fast, count)
 
 
 def some_images(config: CapsNetConfig, count: int) -> Tensor:
@@ -142,13 +142,13 @@ def dynamic_multiply_adds(config: CapsNetConfig) -> int:
 def _with_votes(name: str, networks: Networks, threads: int) -> Engine:
     model, count = networks.model, dynamic_multiply_adds(networks.config)
     if name == ONNX_DYNAMIC:
-        return _from_graph(model, "dynamic", threads, count)
+        return graph_engine(model, "dynamic", threads, count)
     if name == DYNAMIC:
-        return _from_module(model, count)
+        return module_engine(model, count)
     if name == PLAIN:
-        return _from_module(PlainCapsNet(model), count)
+        return module_engine(PlainCapsNet(model), count)
     coefficients = networks.coefficients.to(model.routing.weight)
-    return _from_module(PlainCapsNet(model, coefficients), multiply_adds(networks.config))
+    return module_engine(PlainCapsNet(model, coefficients), multiply_adds(networks.config))
 
 
 def _convolutional(networks: Networks, threads: int | None) -> Engine:
@@ -174,14 +174,17 @@ def _efficient(config: CapsNetConfig, threads: int | None) -> Engine:
     return Engine(Session(content, threads).run, len(content), None, count)
 
 
-def _from_module(module: nn.Module, count: int) -> Engine:
+def module_engine(module: nn.Module, count: int) -> Engine:
+    """Return a network in PyTorch as an engine; ``count`` is its multiply-adds per image."""
+
     def run(images: Tensor) -> object:
         return module(images / 255)
 
     return Engine(run, _weights(module), lambda images: _watched(module, run, images), count)
 
 
-def _from_graph(network: CapsNet | FastCapsNet, routing: str, threads: int, count: int, ranges: Any = None) -> Engine:
+def graph_engine(network: CapsNet | FastCapsNet, routing: str, threads: int, count: int, ranges: Any = None) -> Engine:
+    """Return a network in ONNX Runtime as an engine; ``ranges`` are those of int8."""
     weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
     content = network_graph(network.config, weights, routing, ranges).SerializeToString()
     session = Session(content, threads)

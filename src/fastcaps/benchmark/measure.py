@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from fastcaps._machine import processor_name
 from fastcaps._version import __version__
+
+Name = TypeVar("Name")
 
 
 class Measured(NamedTuple):
@@ -51,12 +53,12 @@ def print_machine() -> None:
 
 
 def measured(
-    variants: Mapping[str, Callable[[], object]],
+    variants: Mapping[Name, Callable[[], object]],
     repetitions: int = 9,
     least: float = 0.0,
     observe: Callable[[int], None] = lambda turns: None,
     budget: float = math.inf,
-) -> dict[str, Measured]:
+) -> dict[Name, Measured]:
     """Return the seconds per call of each variant; they take turns, so that a busy moment falls on all of them.
 
     Args:
@@ -67,7 +69,7 @@ def measured(
         observe: told how many turns were just taken.
         budget: seconds after which a variant takes no more turns, once it has had three that count.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    seconds: dict[Name, list[float]] = {name: [] for name in variants}
     spent = dict.fromkeys(variants, 0.0)
     for number in range(repetitions + 1):
         for name, run in variants.items():

@@ -1,6 +1,5 @@
 """What a benchmark measures, as it is stored in ``bench.json``."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,16 +152,20 @@ class Benchmark(Result):
             tables.append(Table("Aims", ["", "aim", "measured", ""], rows))
         return tables
 
-    def notes(self) -> Iterator[str]:
-        """Yield what the numbers were measured on, and what the columns mean."""
+    def sentences(self) -> list[str]:
+        """Return what the numbers were measured on, and what the columns mean."""
         about = self.machine
-        yield f"{about['processor']}, {about['cores']} cores, {about['instructions']}; {about['threads']} threads"
-        yield ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-        yield f"a large square product: {self.multiply_adds_per_second / 1e9:.1f}·10⁹ multiply-adds per second"
-        yield "engines take turns; threads of ONNX Runtime don't spin between calls"
-        yield "layers: stem / PrimaryCaps / routing; peak: multiply-adds of ordinary convolution against that product"
-        for point in self.skipped:
-            yield f"{point.axis}: {point.size:,} was not measured: it needs more than half of the free memory"
+        words = [
+            f"{about['processor']}, {about['cores']} cores, {about['instructions']}; {about['threads']} threads",
+            ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
+            f"a large square product: {self.multiply_adds_per_second / 1e9:.1f}·10⁹ multiply-adds per second",
+            "engines take turns; threads of ONNX Runtime don't spin between calls",
+            "layers: stem / PrimaryCaps / routing; peak: multiply-adds of ordinary convolution against that product",
+        ]
+        return words + [
+            f"{point.axis}: {point.size:,} was not measured: it needs more than half of the free memory"
+            for point in self.skipped
+        ]
 
     def _batch_table(self, batch: int) -> Table:
         columns = [

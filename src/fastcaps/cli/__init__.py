@@ -11,6 +11,7 @@ from fastcaps.cli import (
     accumulate,
     analyze,
     bench,
+    compress,
     data,
     demo,
     evaluate,
@@ -59,6 +60,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("analyze")(analyze.analyze)
 app.command("reproduce")(reproduce.reproduce)
 app.command("models")(models.models)
+app.command("compress")(compress.compress)
 app.command("export")(export.export)
 app.command("predict")(predict.predict)
 app.command("serve")(serve.serve)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Json, Threads, chosen, command, print_json, renamed_option, this_command
+from fastcaps.cli._common import DataDir, Json, Threads, chosen, command, print_result, renamed_option, this_command
 
 
 @command
@@ -64,9 +64,6 @@ def bench(
         threads=threads,
         command=this_command(),
     )
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        typer.echo("\n".join([*result.notes(), repr(result)]))
+    print_result(result, as_json)
     if out is not None:
         typer.echo(f"all numbers: {out}/bench.json; figure: {out}/bench.png", err=True)

@@ -284,6 +284,7 @@ class _Search:
         if folder is not None:
             small.save_pretrained(folder)
             write_atomically({folder / "step.json": json_bytes(asdict(step))})
+            (folder / "checkpoint.safetensors").unlink()
         self.trained.append((small, step))
         return small, step
 

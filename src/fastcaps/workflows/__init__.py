@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fastcaps.workflows.accumulation import AccumulationResult, accumulate
     from fastcaps.workflows.analysis import AnalysisResult, analyze
     from fastcaps.workflows.benchmark import bench
+    from fastcaps.workflows.compression import compress
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.exporting import export
     from fastcaps.workflows.paper_table import (
@@ -35,6 +36,7 @@ __all__ = [
     "predict",
     "Predictions",
     "reproduce",
+    "compress",
     "bench",
     "ReproductionResult",
     "reproduction_status",
@@ -50,6 +52,7 @@ _MODULES = {
     "accumulation": ["accumulate", "AccumulationResult"],
     "analysis": ["analyze", "AnalysisResult"],
     "benchmark": ["bench"],
+    "compression": ["compress"],
     "evaluation": ["evaluate"],
     "exporting": ["export"],
     "prediction": ["predict", "Predictions"],

@@ -1,0 +1,76 @@
+"""``fastcaps compress``: a smaller network that answers as well."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fastcaps._extras import require
+from fastcaps.cli._common import (
+    Coefficients,
+    DataDir,
+    Json,
+    RunArgument,
+    Threads,
+    chosen,
+    command,
+    print_result,
+    this_command,
+)
+
+
+@command
+def compress(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    max_drop: Annotated[
+        float, typer.Option(min=0, max=100, help="Points of accuracy on held-out images that may be lost.")
+    ] = 0.1,
+    types: Annotated[int | None, typer.Option(min=1, help="Capsule types (default: searched).")] = None,
+    stem: Annotated[int | None, typer.Option(min=1, help="Stem maps (default: searched).")] = None,
+    speedup: Annotated[
+        float | None, typer.Option(help="How many times fewer multiply-adds (default: searched).")
+    ] = None,
+    ranking: Annotated[
+        Literal["energy", "magnitude", "random"], typer.Option(help="What decides which types and maps stay.")
+    ] = "energy",
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training per size.")] = 6,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Learning rate at first.")] = 1e-3,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Training images to hold out, or their fraction (default: those of RUN, or 5000)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier call stopped.")] = False,
+    coefficients: Coefficients = None,
+    data_dir: DataDir = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Remove capsule types and stem maps, and train what is left to answer as the dynamic network does.
+
+    Tries sizes from large to small, each from the one before, and takes the smallest that loses no more than --max-drop
+    on held-out training images. The result is a run: evaluate, export, predict and analyze work on it.
+
+    Example:  fastcaps compress mnist --out runs/mnist-small
+    """
+    require("fastcaps compress", "torch", "sklearn", "matplotlib")
+    from fastcaps import workflows
+    from fastcaps.compression import CompressSettings, RefitSettings
+
+    if speedup is not None and (types is not None or stem is not None):
+        raise typer.BadParameter("--speedup decides the numbers of types and maps: leave --types and --stem out")
+    whole = held_out is not None and held_out >= 1
+    settings = CompressSettings(
+        max_drop=max_drop,
+        types=types,
+        maps=stem,
+        speedup=speedup,
+        ranking=ranking,
+        seed=seed,
+        refit=RefitSettings(epochs=epochs, learning_rate=learning_rate),
+        **chosen(held_out=int(held_out or 0) if whole else held_out),
+    )
+    options = chosen(coefficients=coefficients, data_dir=data_dir, threads=threads)
+    result = workflows.compress(run, out, settings=settings, resume=resume, command=this_command(), **options)
+    print_result(result, as_json, next_command=f"fastcaps evaluate {out}; fastcaps export {out} {out}.onnx")

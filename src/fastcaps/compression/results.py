@@ -1,0 +1,124 @@
+"""What compressing a run gives and what ``compress.json`` holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastcaps._result import Result, Table
+from fastcaps.compression.pruning import Size
+from fastcaps.compression.search import Ranked, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkTime:
+    """Milliseconds per image of one network at one batch size.
+
+    Attributes:
+        network: a size, ``"whole"`` for the folded network before pruning, or the name of another network.
+        batch: images at a time.
+        engine: ``"PyTorch"`` or ``"ONNX Runtime"``.
+        ms_per_image: median.
+    """
+
+    network: str
+    batch: int
+    engine: str
+    ms_per_image: float
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class CompressionResult(Result):
+    """A compressed run.
+
+    Attributes:
+        run: the run that was compressed.
+        folder: the run folder of the compressed network.
+        command: command line that made it.
+        settings: of the search.
+        size: of the compressed network.
+        whole: size of the network that it came from.
+        met: whether it loses no more accuracy than allowed.
+        reference: accuracy that losses are counted from.
+        source_accuracy: of the dynamic network on the held-out images.
+        held_out: number of held-out images.
+        seen: whether the network that was compressed had been trained on them.
+        steps: all sizes that were tried, from large to small.
+        rankings: what each ranking leaves before training.
+        times: of all networks that were tried.
+        seconds: that it took.
+    """
+
+    run: str
+    folder: str
+    command: str | None
+    settings: dict[str, Any]
+    size: Size
+    whole: Size
+    met: bool
+    reference: float
+    source_accuracy: float
+    held_out: int
+    seen: bool
+    steps: tuple[Step, ...]
+    rankings: tuple[Ranked, ...]
+    times: tuple[NetworkTime, ...]
+    seconds: float
+
+    def tables(self) -> Sequence[Table]:
+        """Return the rankings, then the sizes."""
+        return [self._ranking_table(), self._size_table()]
+
+    def sentences(self) -> Sequence[str]:
+        """Return which size was taken and why."""
+        step = next(step for step in self.steps if step.size == self.size)
+        drop = 100 * (self.reference - step.accuracy)
+        limit = self.settings["max_drop"]
+        words = [f"{self.folder}: {self.size}, {step.accuracy:.2%} on {self.held_out:,} held-out images"]
+        if self.met:
+            words.append(f"it loses {max(drop, 0):.2f} points, allowed are {limit:g}")
+        else:
+            words.append(f"no size loses at most {limit:g} points; this one, the best, loses {drop:.2f}")
+        if self.seen:
+            words.append(
+                f"the network before had been trained on these images ({self.source_accuracy:.2%}), so that losses are "
+                f"counted from {self.reference:.2%}"
+            )
+        return words
+
+    def _ranking_table(self) -> Table:
+        sizes = list(dict.fromkeys(row.size for row in self.rankings))
+        accuracy = {(row.ranking, row.size): f"{row.accuracy:.2%}" for row in self.rankings}
+        names = dict.fromkeys(row.ranking for row in self.rankings)
+        rows = [[name, *(accuracy[name, size] for size in sizes)] for name in names]
+        columns = ["ranking", *(f"{size.types}, {size.maps}" for size in sizes)]
+        return Table("Accuracy after pruning to so many types and maps, before training", columns, rows)
+
+    def _size_table(self) -> Table:
+        points = list(dict.fromkeys((time.engine, time.batch) for time in self.times))
+        ms = {(time.network, time.engine, time.batch): time.ms_per_image for time in self.times}
+
+        def times(network: str) -> list[str]:
+            return [f"{ms[network, *point]:.2f}" if (network, *point) in ms else "–" for point in points]
+
+        rows = [[f"{self.whole.types}, {self.whole.maps}", "", "", "", "", *times("whole")]]
+        rows += [
+            [
+                f"{step.size.types}, {step.size.maps}",
+                f"{step.parameters / 1e3:,.0f}",
+                f"{step.multiply_adds / 1e6:.1f}",
+                f"{step.pruned_accuracy:.2%}",
+                f"{step.accuracy:.2%}",
+                *times(str(step.size)),
+            ]
+            for step in self.steps
+        ]
+        own = {"whole", *(str(step.size) for step in self.steps)}
+        others = dict.fromkeys(time.network for time in self.times if time.network not in own)
+        rows += [[name, "", "", "", "", *times(name)] for name in others]
+        columns = ["types, maps", "10³ weights", "10⁶ products", "pruned", "trained"]
+        columns += [f"{engine} {batch}" for engine, batch in points]
+        title = (
+            f"Sizes: accuracy on held-out images (network before: {self.source_accuracy:.2%}), ms per image by engine "
+            "and batch size"
+        )
+        return Table(title, columns, rows)

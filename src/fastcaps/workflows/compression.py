@@ -1,0 +1,265 @@
+"""From a run to a smaller run: pruned, trained, chosen on held-out images."""
+
+import json
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from matplotlib.figure import Figure
+
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps._machine import processor_name, processors
+from fastcaps._progress import progress_bar, say
+from fastcaps.analysis.figures import figure_bytes
+from fastcaps.benchmark.engines import EFFICIENT
+from fastcaps.benchmark.sizes import time_networks
+from fastcaps.compression import Compressed, CompressSettings, Observer, Size
+from fastcaps.compression import compress as compress_network
+from fastcaps.compression.results import CompressionResult, NetworkTime
+from fastcaps.data import DataSet, Split
+from fastcaps.master import fold
+from fastcaps.master.uniform import uniform_coefficients
+from fastcaps.nn import CapsNet, FastCapsNet
+from fastcaps.nn.pretrained import weights_hash
+from fastcaps.training.accuracy import count_correct
+from fastcaps.training.result import versions
+from fastcaps.training.run import Run
+from fastcaps.training.settings import TrainSettings
+from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, run_name
+
+
+def compress(
+    run: str | Path | Run,
+    folder: str | Path,
+    *,
+    settings: CompressSettings | None = None,
+    coefficients: str | Path | None = None,
+    resume: bool = False,
+    **options: Unpack[ExecutionOptions],
+) -> CompressionResult:
+    """Compress the network of a run into a run folder of its own.
+
+    The folder is an ordinary run: `evaluate`, `export`, `predict` and `analyze` work on it. Besides, it holds
+    ``compress.json`` and ``compress.png``, and in ``search/`` every size that was tried.
+
+    Args:
+        run: a run, its folder, or the name of a bundled network.
+        folder: the run folder to write.
+        settings: what to look for.
+        coefficients: a file of master coefficients, instead of the run's own.
+        resume: go on where an earlier call with the same settings stopped.
+        options: see `ExecutionOptions`; the device is the CPU, and the batch size that of the settings.
+    """
+    begun = time.monotonic()
+    source, settings = open_run(run), settings or CompressSettings()
+    execution = replace(Execution(device="cpu"), **options)
+    execution.select_device()
+    model, master = source.model(), source.master(coefficients)
+    search = Path(folder) / "search"
+    identity = {"weights": weights_hash(model), "master": master.values_hash, **_plain(settings)}
+    _check_folder(Path(folder), search, identity, resume)
+    data = execution.load_data(source)
+    split, validation = _split(source, data, settings)
+    seen = not source.about["settings"]["validation"]
+    accuracy = count_correct(model, split[1], data.augmentation.test_view) / len(split[1])
+    reference = min(accuracy, _test_accuracy(source) or accuracy) if seen else accuracy
+    with Run(Path(folder)).locked(), _Shown(settings, len(split[0])) as shown:
+        compressed = compress_network(
+            model, data, master, settings, split=split, reference=reference, folder=search, observer=shown.observer
+        )
+    networks = {"whole": fold(model, master)}
+    networks |= {str(step.size): _read(search, step.size) for step in compressed.steps}
+    result = CompressionResult(
+        run=run_name(source),
+        folder=str(folder),
+        command=execution.command,
+        settings=_plain(settings),
+        size=compressed.step.size,
+        whole=Size.of(model.config),
+        met=compressed.drop <= settings.max_drop + 1e-9,
+        reference=reference,
+        source_accuracy=accuracy,
+        held_out=len(split[1]),
+        seen=seen,
+        steps=compressed.steps,
+        rankings=compressed.rankings,
+        times=time_networks(networks),
+        seconds=round(time.monotonic() - begun, 1),
+    )
+    _write_run(Run(Path(folder)), source, data, compressed, result, validation)
+    shutil.rmtree(search / "teacher", ignore_errors=True)  # large, and computed again where it is needed
+    return result
+
+
+class _Shown:
+    """Progress on stderr: a bar per size, and a line per epoch."""
+
+    def __init__(self, settings: CompressSettings, images: int) -> None:
+        self._steps = settings.refit.epochs * -(-images // settings.batch_size)
+        self._bars = ExitStack()
+        self._observe: Any = None
+        self.observer = Observer(begin=self._begin, progress=lambda p: self._observe(1), epoch=self._epoch)
+
+    def __enter__(self) -> "_Shown":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.close()
+
+    def _begin(self, size: Size, accuracy: float) -> None:
+        self._bars.close()
+        say(f"{size}: {accuracy:.2%} on held-out images after pruning")
+        self._observe = self._bars.enter_context(progress_bar(f"training {size}", self._steps))
+
+    def _epoch(self, accuracy: float) -> None:
+        say(f"held-out images: {accuracy:.2%}")
+
+
+def _plain(settings: CompressSettings) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return values
+
+
+def _check_folder(folder: Path, search: Path, identity: dict[str, Any], resume: bool) -> None:
+    """Refuse a folder that holds something else; note what it is for."""
+    file = search / "settings.json"
+    if not file.is_file():
+        if folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no search to resume: choose another folder")
+        write_atomically({file: json_bytes(identity)})
+        return
+    if not resume:
+        raise ValueError(f"{folder} holds a search already: pass resume=True to go on with it, or another folder")
+    stored = json.loads(file.read_bytes())
+    # Another limit only changes which of the same networks is taken.
+    different = [name for name in identity if name != "max_drop" and stored.get(name) != identity[name]]
+    if different:
+        words = "; ".join(f"{name} was {stored.get(name)}, now {identity[name]}" for name in different)
+        raise ValueError(f"{folder} is of another search ({words}): resume with the same, or choose another folder")
+
+
+def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tuple[Split, Split], dict[str, Any]]:
+    """Training and held-out images: those of the run where it held out some; and how a run says which."""
+    own = source.about["settings"]
+    validation = {"validation": own["validation"], "seed": own["seed"]}
+    if not own["validation"]:
+        validation = {"validation": settings.held_out, "seed": settings.seed}
+    return data.validation_split(validation["validation"], validation["seed"]), validation
+
+
+def _test_accuracy(source: Run) -> float | None:
+    """Accuracy of the dynamic network on the test images, where the run says it."""
+    bundled = source.about.get("evaluation")
+    if isinstance(bundled, dict) and "dynamic" in bundled:
+        return float(bundled["dynamic"])
+    file, _ = source.evaluation_files
+    if not file.is_file():
+        return None
+    from fastcaps.analysis.results import Evaluation
+
+    return Evaluation.load(file).variants["dynamic"].accuracy
+
+
+def _read(search: Path, size: Size) -> FastCapsNet:
+    return FastCapsNet.from_pretrained(search / f"{size.types}-types-{size.maps}-maps")
+
+
+def unfolded(network: FastCapsNet) -> CapsNet:
+    """Return a network with the folded weights as its own, which uniform coefficients fold back."""
+    config = network.config
+    with torch.device("meta"):
+        model = CapsNet(config)
+    start = model.routing.routing.start(config.classes) or 1.0
+    shape = (config.lower_capsules, config.lower_dimension, config.classes, config.class_dimension)
+    state = dict(network.state_dict())
+    state["routing.weight"] = (state["routing.weight"].double() / start).to(state["routing.weight"].dtype).view(shape)
+    model.load_state_dict(state, assign=True)
+    return model.eval()
+
+
+def _write_run(
+    target: Run,
+    source: Run,
+    data: DataSet,
+    compressed: Compressed,
+    result: CompressionResult,
+    validation: dict[str, Any],
+) -> None:
+    """Write everything that makes the folder a run, ``run.json`` last."""
+    model = unfolded(compressed.network)
+    model.provenance = {
+        **source.model().provenance,
+        "compressed_from": {"run": result.run, "weights": weights_hash(source.model()), "size": asdict(result.size)},
+        "versions": versions(),
+    }
+    master = replace(uniform_coefficients(model.config), trained_with=weights_hash(model))
+    model.save_pretrained(target.model_folder)
+    master.save(target.master_file)
+    fold(model, master).save_pretrained(target.fast_folder)
+    write_atomically(
+        {
+            target.folder / "compress.json": json_bytes(result.to_dict()),
+            target.folder / "compress.png": figure_bytes(figure(result)),
+        }
+    )
+    refit = result.settings["refit"]
+    settings = TrainSettings(
+        epochs=refit["epochs"],
+        batch_size=result.settings["batch_size"],
+        learning_rate=refit["learning_rate"],
+        warmup=0,
+        loss="cross_entropy",
+        sharpness=refit["sharpness"],
+        reconstruction_weight=0.0,
+        **validation,
+    )
+    target.write_about(
+        {
+            "state": "finished",
+            "command": result.command or "",
+            "data": {**source.about["data"], "train": len(data.train) - result.held_out, "validation": result.held_out},
+            "settings": settings.to_dict(),
+            "config": model.config.to_dict(),
+            "convolution": model.primary.convolution,
+            "fixed_coefficients": True,
+            "compression": {"run": result.run, "size": asdict(result.size), "settings": result.settings},
+            "device": "cpu",
+            "threads": torch.get_num_threads(),
+            "processes": 1,
+            "machine": {"processor": processor_name(), "cores": processors()},
+            "versions": versions(),
+            "seconds": result.seconds,
+        }
+    )
+
+
+def figure(result: CompressionResult) -> Figure:
+    """Draw accuracy on the held-out images against milliseconds per image: a point per size."""
+    batches = list(dict.fromkeys(time.batch for time in result.times))
+    drawing = Figure(figsize=(5.5 * len(batches), 4.5), layout="constrained")
+    accuracies = {str(step.size): step.accuracy for step in result.steps} | {"whole": result.source_accuracy}
+    for number, batch in enumerate(batches):
+        panel = drawing.add_subplot(1, len(batches), number + 1)
+        for engine in dict.fromkeys(t.engine for t in result.times):
+            own = [t for t in result.times if (t.batch, t.engine) == (batch, engine)]
+            points = [(t.ms_per_image, 100 * accuracies[t.network], t.network) for t in own if t.network in accuracies]
+            (line,) = panel.plot([x for x, _, _ in points], [y for _, y, _ in points], "o", label=engine)
+            for x, y, words in points:
+                panel.annotate(words, (x, y), (4, 4), textcoords="offset points", fontsize=7)
+            _mark_other(panel, [t for t in own if t.network == EFFICIENT], line.get_color())
+        panel.axhline(100 * result.reference - result.settings["max_drop"], linestyle=":", color="gray")
+        panel.set_xscale("log")
+        panel.set_xlabel(f"ms per image, batch {batch}")
+        panel.set_ylabel(f"accuracy on {result.held_out:,} held-out images, %")
+        panel.legend(fontsize=8)
+    return drawing
+
+
+def _mark_other(panel: Any, times: list[NetworkTime], color: Any) -> None:
+    """A line where Efficient-CapsNet is, whose accuracy is not measured here."""
+    for one in times:
+        panel.axvline(one.ms_per_image, linestyle="--", color=color, label=f"{EFFICIENT}, {one.engine}")

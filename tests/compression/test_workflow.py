@@ -1,0 +1,91 @@
+"""A compressed run is an ordinary run."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tests.compression.test_refitting import CONFIG, data
+
+from fastcaps import CapsNet, FastCapsNet, accumulate, fold, workflows
+from fastcaps.compression import CompressSettings, RefitSettings, Size
+from fastcaps.data import batches
+from fastcaps.training import Run, Trainer, TrainSettings
+
+SETTINGS = CompressSettings(max_drop=100, held_out=30, batch_size=32, refit=RefitSettings(epochs=1))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "run"
+    torch.manual_seed(0)
+    Trainer(CapsNet(CONFIG), data(), TrainSettings(epochs=2, batch_size=32, warmup=2), folder).fit()
+    model = CapsNet.from_pretrained(folder)
+    accumulate(model, batches(data().train, 64, view=data().augmentation.test_view)).save(Run(folder).master_file)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compressed(source, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compressed") / "small"
+    result = workflows.compress(
+        source, folder, settings=SETTINGS, data=data(), threads=1, command="fastcaps compress …"
+    )
+    return folder, result
+
+
+def test_the_result_says_what_was_tried(compressed):
+    folder, result = compressed
+    assert result.size == Size(1, 1)
+    assert (result.met, result.seen, result.held_out) == (True, True, 30)
+    assert result.whole == Size(4, 6)
+    assert [step.size for step in result.steps] == [Size(2, 3), Size(2, 2), Size(1, 2), Size(1, 1)]
+    assert {(time.network, time.engine) for time in result.times if time.batch == 1} >= {
+        ("whole", "PyTorch"),
+        ("1 types, 1 maps", "ONNX Runtime"),
+    }
+    assert json.loads((folder / "compress.json").read_bytes()) == result.to_dict()
+    assert (folder / "compress.png").read_bytes().startswith(b"\x89PNG")
+    assert "on 30 held-out images" in result.sentences()[0]
+    assert "Accuracy after pruning" in repr(result)
+
+
+def test_the_folder_is_a_run_whose_folded_network_is_the_compressed_one(compressed):
+    folder, result = compressed
+    run = Run.open(folder)
+    assert Size.of(run.model().config) == result.size
+    images = next(iter(batches(data().test, 8, view=data().augmentation.test_view)))[0]
+    searched = FastCapsNet.from_pretrained(folder / "search" / "1-types-1-maps")(images).capsules
+    torch.testing.assert_close(fold(run.model(), run.master())(images).capsules, searched)
+    torch.testing.assert_close(FastCapsNet.from_pretrained(folder)(images).capsules, searched)
+    held_out = run.validation_part(data())
+    assert held_out is not None
+    assert len(held_out) == 30
+    evaluation = workflows.evaluate(folder, data=data(), threads=1)
+    assert evaluation.variants["fast"].correct == evaluation.variants["uniform"].correct
+
+
+def test_it_is_exported_in_float32_and_int8(compressed, tmp_path):
+    folder, _ = compressed
+    for precision in ("float32", "int8"):
+        file = tmp_path / f"{precision}.onnx"
+        workflows.export(folder, file, precision=precision, max_drop=100, data=data(), threads=1)
+        assert file.stat().st_size > 0
+
+
+def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
+    folder, result = compressed
+    again = workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)
+    assert again.steps == result.steps
+    np.testing.assert_equal(again.reference, result.reference)
+    with pytest.raises(ValueError, match="holds a search already: pass resume=True to go on with it"):
+        workflows.compress(source, folder, settings=SETTINGS, data=data(), threads=1)
+    other = CompressSettings(max_drop=100, held_out=30, batch_size=16, refit=RefitSettings(epochs=1))
+    with pytest.raises(ValueError, match=r"is of another search \(batch_size was 32, now 16\)"):
+        workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)
+
+
+def test_a_folder_with_something_else_is_refused(source, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="is not empty and holds no search to resume: choose another folder"):
+        workflows.compress(source, tmp_path, settings=SETTINGS, data=data(), threads=1)
