@@ -5,7 +5,7 @@ from importlib import import_module
 
 from fastcaps.benchmark.measure import print_machine
 
-ALL = ["routing", "convolution", "training", "memory", "data", "distributed"]
+ALL = ["routing", "convolution", "training", "memory", "data", "distributed", "serving"]
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or ALL

@@ -58,6 +58,13 @@ def test_one_bad_picture_does_not_touch_the_others(address, digits, serial):
     assert third["error"].startswith("the picture is damaged or of an unknown format, expected one of PNG, JPEG")
 
 
+def test_pictures_are_limited_together(address):
+    body, content_type = multipart(*[("a", png(np.zeros((1000, 1000), np.uint8)))] * 5)
+    images = request(address, "POST", PREDICT, body, content_type=content_type).json["images"]
+    assert ["error" in image for image in images] == [False] * 4 + [True]
+    assert "the pictures have more than 4,000,000 pixels together" in images[-1]["error"]
+
+
 def test_a_dark_digit_on_white_is_inverted(address, digits):
     pixels = 255 - np.asarray(Image.open(io.BytesIO(digits[0])))
     for invert, expected in (("auto", True), ("no", False), ("yes", True)):
@@ -81,6 +88,13 @@ def test_a_dark_digit_on_white_is_inverted(address, digits):
         (PREDICT, b"x", "multipart/form-data", 422, "the multipart body is damaged"),
         (PREDICT, b"x" * 2**21, "image/png", 413, "more than 1,048,576 bytes: send fewer or smaller pictures"),
         (PREDICT, png(np.zeros((1001, 1000), np.uint8)), "image/png", 422, "has 1,001,000 pixels, expected at most"),
+        (
+            PREDICT,
+            png(np.zeros((20_000, 1), np.uint8)),
+            "image/png",
+            422,
+            "has 1×20,000 pixels, expected at most 16,384",
+        ),
         (PREDICT + "?routing=both", b"x", "image/png", 422, "mnist has no such routing here, expected one of fast"),
         (PREDICT + "?invert=maybe", b"x", "image/png", 422, "invert has an unknown value, expected one of auto, yes"),
         ("/v1/models/letters/predict", b"x", "image/png", 404, "there is no such network, expected one of mnist"),

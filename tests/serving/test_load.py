@@ -1,31 +1,17 @@
 """Many clients at once: every answer is the serial one, overload is refused, SIGTERM loses nothing."""
 
 import asyncio
-import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
+from benchmarks.hostile import attack, hostile_requests
 from benchmarks.http_load import run_load
+from benchmarks.serving import SERVE, server
 from tests.serving.conftest import PREDICT, request
 
 from fastcaps.serving import Settings, background
-
-
-@contextmanager
-def process(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``fastcaps serve mnist`` in a process of its own, and its address."""
-    command = [sys.executable, "-m", "fastcaps", "serve", "mnist", "--port", "0", "--no-page", "--threads", "1"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            yield server, server.stdout.readline().split()[-1].removesuffix("/v1/models")
-        finally:
-            server.kill()
 
 
 def check(load, serial):
@@ -64,15 +50,62 @@ def test_a_request_that_waits_too_long_is_told(mnist, digits):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM")
 def test_sigterm_loses_nothing(digits, serial):
-    with process("--queue", "300") as (server, address):
-        timer = threading.Timer(0.5, os.kill, (server.pid, signal.SIGTERM))
-        timer.start()
-        load = asyncio.run(run_load(address, PREDICT, digits, requests=3000, clients=200))
-        assert server.wait(30) == 0
-        assert server.stderr is not None
-        assert server.stderr.read() == ""
+    with server([*SERVE, "--threads", "1", "--queue", "300"]) as running:
+        threading.Timer(0.5, running.process.send_signal, (signal.SIGTERM,)).start()
+        load = asyncio.run(run_load(running.address, PREDICT, digits, requests=3000, clients=200))
+        assert running.process.wait(60) == 0
+        assert running.process.stderr is not None
+        assert running.process.stderr.read() == ""
     assert load.lost == 0
     assert load.refused == {}
     assert len(load.answers) + load.unsent == 3000
     assert load.unsent
     check(load, serial)
+
+
+def test_hostile_requests_are_refused_and_leave_nothing_behind(digits, serial):
+    with server([*SERVE, "--threads", "1"]) as running:
+        outcomes = asyncio.run(attack(running.address, hostile_requests(digits, PREDICT, 200, seed=1)))
+        after = asyncio.run(run_load(running.address, PREDICT, digits, requests=5, clients=1))
+        running.process.terminate()
+        assert running.process.wait(60) == 0
+        assert running.process.stderr is not None
+        assert running.process.stderr.read() == ""
+    assert not {"500", "hangs"} & set(outcomes), outcomes
+    assert {"400", "413", "422"} <= set(outcomes)
+    assert len(after.answers) == 5
+    check(after, serial)
+
+
+def test_slow_senders_are_cut_off(mnist, digits):
+    head = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc" % PREDICT.encode()
+
+    async def answer(address):
+        reader, writer = await asyncio.open_connection(*address.removeprefix("http://").split(":"))
+        writer.write(head)
+        content = await reader.read()
+        writer.close()
+        return content
+
+    with background({"mnist": mnist}, Settings(body_timeout=0.2)) as address:
+        assert b"408 Request Timeout" in asyncio.run(answer(address))
+        assert request(address, "POST", PREDICT, digits[0]).status == 200
+
+
+def test_endless_headers_are_cut_off(address):
+    async def send():
+        _, writer = await asyncio.open_connection(*address.removeprefix("http://").split(":"))
+        sent = 0
+        writer.write(b"GET / HTTP/1.1\r\n")
+        try:
+            while sent < 10**8:
+                writer.write(b"X-More: " + b"x" * 10_000 + b"\r\n")
+                await writer.drain()
+                sent += 10_000
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+        return sent
+
+    assert asyncio.run(send()) < 10**7

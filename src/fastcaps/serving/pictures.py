@@ -4,6 +4,7 @@ import base64
 import binascii
 import io
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,12 @@ from fastcaps.serving.settings import RefusedError, Settings
 # What browsers read; decoders of other formats are not exposed to strangers.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MAX_NAME = 200
+# Decoding takes longer per pixel where rows are short.
+_MAX_SIDE = 16_384
+# Pixels of all pictures of a request, as a multiple of the largest one.
+_TOGETHER = 4
+# It warns of every damaged body, of which strangers may send any number.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Picture(NamedTuple):
@@ -56,23 +63,36 @@ def prepare(
     pictures: Sequence[Picture], image: TakesImages, background: float | None, invert: Invert, max_pixels: int
 ) -> list[Prepared | str]:
     """Return the input for each picture, or a sentence that says why there is none."""
-    return [_prepared(picture, image, background, invert, max_pixels) for picture in pictures]
+    prepared: list[Prepared | str] = []
+    left = _TOGETHER * max_pixels
+    for picture in pictures:
+        size = _pixels(picture.content, max_pixels)
+        if isinstance(size, int) and size > left:
+            size = f"the pictures have more than {_TOGETHER * max_pixels:,} pixels together: send them one by one"
+        if isinstance(size, str):
+            prepared.append(size)
+            continue
+        left -= size
+        try:
+            pixels = network_input(Path("the picture"), image, picture.content)
+            prepared.append(Prepared(*inverted(pixels, background, invert)))
+        except ValueError as error:
+            prepared.append(str(error))
+    return prepared
 
 
-def _prepared(
-    picture: Picture, image: TakesImages, background: float | None, invert: Invert, max_pixels: int
-) -> Prepared | str:
+def _pixels(content: bytes, limit: int) -> int | str:
+    """Return the pixels of a picture by its header, or a sentence that says why it is not decoded."""
     try:
-        with Image.open(io.BytesIO(picture.content), formats=_FORMATS) as header:
-            pixels = header.width * header.height
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as header:
+            width, height = header.size
     except Exception:  # noqa: BLE001  Pillow's decoders raise nearly anything on a damaged file
         return f"the picture is damaged or of an unknown format, expected one of {', '.join(_FORMATS)}"
-    if pixels > max_pixels:
-        return f"the picture has {pixels:,} pixels, expected at most {max_pixels:,}: make it smaller"
-    try:
-        return Prepared(*inverted(network_input(Path("the picture"), image, picture.content), background, invert))
-    except ValueError as error:
-        return str(error)
+    if width * height > limit:
+        return f"the picture has {width * height:,} pixels, expected at most {limit:,}: make it smaller"
+    if max(width, height) > _MAX_SIDE:
+        return f"the picture has {width:,}×{height:,} pixels, expected at most {_MAX_SIDE:,} each way: make it smaller"
+    return width * height
 
 
 def _from_json(body: bytes) -> list[Picture]:

@@ -1,0 +1,173 @@
+"""The server under load, beside batches of 1 and FastAPI with dynamic routing; overload, SIGTERM, hostile requests.
+
+``python -m benchmarks serving`` takes some minutes. It starts every server itself, one at a time, and stops.
+"""
+
+import asyncio
+import io
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.request import urlopen
+
+from PIL import Image
+
+from benchmarks.hostile import attack, hostile_requests
+from benchmarks.http_load import Load, run_load
+from fastcaps.benchmark.measure import table
+from fastcaps.data.files import EMBEDDED
+from fastcaps.data.idx import decode
+from fastcaps.serving import open_model
+
+CLIENTS, REQUESTS = 1_000, 20_000
+# For servers that are slower.
+FEWER = 2_000
+HOSTILE = 10_000
+PREDICT = "/v1/models/mnist/predict"
+SERVE = [sys.executable, "-m", "fastcaps", "serve", "mnist", "--port", "0", "--no-page"]
+FASTAPI = [sys.executable, "-m", "benchmarks.serving_fastapi"]
+
+
+class Server(NamedTuple):
+    """A process that serves."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def metric(self, name: str) -> float:
+        """Return the value of a metric without labels."""
+        with urlopen(f"{self.address}/metrics") as response:
+            [value] = re.findall(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)
+        return float(value)
+
+
+@contextmanager
+def server(command: Sequence[str]) -> Iterator[Server]:
+    """Start a server that prints its address, and stop it."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Server(process, process.stdout.readline().split()[-1].removesuffix("/v1/models"))
+        finally:
+            process.kill()
+
+
+def main() -> None:
+    digits = pictures()
+    expected = serial(digits)
+    rows = []
+    memory = []
+    with server([*SERVE, "--queue", "2000", "--timeout", "60"]) as running:
+        for requests in (FEWER, REQUESTS - FEWER):
+            batched = loaded(running.address, digits, requests)
+            memory.append(running.metric("process_resident_memory_bytes") / 1e6)
+            assert len(batched.answers) == requests, batched
+            assert wrong(batched, expected) == 0
+    rows.append(row("fastcaps serve, batches of up to 32", batched))
+    with server([*SERVE, "--queue", "2000", "--max-batch", "1", "--timeout", "60"]) as running:
+        single = loaded(running.address, digits, FEWER)
+        assert wrong(single, expected) == 0
+    rows.append(row("fastcaps serve, batches of 1", single))
+    with server(FASTAPI) as running:
+        plain = loaded(running.address, digits, FEWER // 2, path="/predict")
+    rows.append(row("FastAPI, PyTorch, dynamic routing", plain))
+    print(f"{CLIENTS:,} clients at once on this machine; every answer of fastcaps serve equals the serial one\n")
+    table(["", "requests", "per second", "p50, ms", "p95, ms", "p99, ms"], rows)
+    print(f"\n{batched.per_second / single.per_second:.1f} times batches of 1, ", end="")
+    print(f"{batched.per_second / plain.per_second:.1f} times FastAPI with dynamic routing")
+    print(f"memory after {FEWER:,} requests {memory[0]:.0f} MB, after {REQUESTS:,} {memory[1]:.0f} MB")
+    overload(digits)
+    terminate(digits, expected)
+    fuzz(digits)
+
+
+def loaded(address: str, digits: Sequence[bytes], requests: int, path: str = PREDICT) -> Load:
+    """Send requests from all clients."""
+    load = asyncio.run(run_load(address, path, digits, requests=requests, clients=CLIENTS))
+    assert load.lost == load.unsent == 0, load
+    assert not load.refused, load.refused
+    return load
+
+
+def overload(digits: Sequence[bytes]) -> None:
+    """A short queue: what doesn't fit is refused at once."""
+    with server([*SERVE, "--queue", "64"]) as running:
+        load = asyncio.run(run_load(running.address, PREDICT, digits, requests=5_000, clients=CLIENTS, retry=False))
+    assert load.lost == load.unsent == 0, load
+    assert len(load.answers) + load.refused.get(503, 0) == 5_000, load.refused
+    print(f"overload: {len(load.answers):,} answered, {load.refused.get(503, 0):,} refused with 503, none lost")
+
+
+def terminate(digits: Sequence[bytes], expected: Sequence[list[float]]) -> None:
+    """SIGTERM in the middle of the load."""
+    with server([*SERVE, "--queue", "2000", "--timeout", "60"]) as running:
+        threading.Timer(2.0, running.process.send_signal, (signal.SIGTERM,)).start()
+        load = asyncio.run(run_load(running.address, PREDICT, digits, requests=REQUESTS, clients=CLIENTS))
+        code = running.process.wait(90)
+    assert (load.lost, load.refused, code) == (0, {}, 0), (load.lost, load.refused, code)
+    assert wrong(load, expected) == 0
+    print(
+        f"SIGTERM: {len(load.answers):,} accepted and answered, {load.unsent:,} never accepted, none lost, exit code 0"
+    )
+
+
+def fuzz(digits: Sequence[bytes]) -> None:
+    """Hostile requests, then an ordinary one."""
+    requests = hostile_requests(digits, PREDICT, HOSTILE, seed=0)
+    with server(SERVE) as running:
+        memory = []
+        for part in (requests[: HOSTILE // 5], requests[HOSTILE // 5 :]):
+            outcomes = asyncio.run(attack(running.address, part))
+            memory.append(running.metric("process_resident_memory_bytes") / 1e6)
+            assert "500" not in outcomes, outcomes
+            assert "hangs" not in outcomes, outcomes
+        files = running.metric("process_open_fds")
+        after = asyncio.run(run_load(running.address, PREDICT, digits, requests=10, clients=1))
+        running.process.terminate()
+        assert running.process.wait(90) == 0
+        assert running.process.stderr is not None
+        errors = running.process.stderr.read()
+    assert len(after.answers) == 10
+    assert not errors, errors
+    statuses = ", ".join(f"{status}: {count:,}" for status, count in sorted(outcomes.items()))
+    print(f"{HOSTILE:,} hostile requests: no 500, no traceback, no hang; of the last 8,000: {statuses}")
+    print(f"memory after {HOSTILE // 5:,} {memory[0]:.0f} MB, in the end {memory[1]:.0f} MB, {files:.0f} open files")
+
+
+def pictures() -> list[bytes]:
+    """Test images of MNIST as PNG files."""
+    path = EMBEDDED / "mnist" / "t10k-images-idx3-ubyte.gz"
+    files = []
+    for image in decode(path.read_bytes(), path.name, 3)[:100]:
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "PNG")
+        files.append(file.getvalue())
+    return files
+
+
+def serial(digits: Sequence[bytes]) -> list[list[float]]:
+    """Return the lengths of each picture, computed one by one without a server."""
+    import numpy as np
+
+    lengths = open_model("mnist", threads=1, pytorch=False).lengths("fast")
+    images = [np.asarray(Image.open(io.BytesIO(digit)))[None, None] for digit in digits]
+    return [lengths(image)[0].tolist() for image in images]
+
+
+def wrong(load: Load, expected: Sequence[list[float]]) -> int:
+    """Return how many answers differ from the serial ones in any bit."""
+    return sum(
+        document["images"][0]["fast"]["lengths"] != expected[number % len(expected)]
+        for number, document in load.answers
+    )
+
+
+def row(title: str, load: Load) -> list[str]:
+    """Return a line of the table."""
+    percentiles = [f"{load.percentile(percent):,.0f}" for percent in (50, 95, 99)]
+    return [title, f"{len(load.answers):,}", f"{load.per_second:,.0f}", *percentiles]
