@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 from PIL import Image
@@ -47,9 +47,9 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def server(command: Sequence[str]) -> Iterator[Server]:
-    """Start a server that prints its address, and stop it."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def server(command: Sequence[str], **options: Any) -> Iterator[Server]:
+    """Start a server that prints its address, and stop it; options as for `subprocess.Popen`."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         assert process.stdout is not None
         try:
             yield Server(process, process.stdout.readline().split()[-1].removesuffix("/v1/models"))

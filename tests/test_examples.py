@@ -23,7 +23,11 @@ def test_examples_call_documented_commands(path):
     assert found
     for call in found:
         assert f"fastcaps {call['name']}" in DOCUMENTATION
-        options = {option for parameter in known[call["name"]].params for option in parameter.opts}
+        options = {
+            option
+            for parameter in known[call["name"]].params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         assert set(re.findall(r"(?<!\S)--[a-z-]+", call["rest"])) <= options, call[0]
 
 

@@ -23,6 +23,9 @@ def serve(
     max_wait_ms: Annotated[float, typer.Option(min=0, help="Milliseconds that an image waits for others.")] = 2.0,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; more are refused with 503.")] = 256,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is answered with 504.")] = 10.0,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds after SIGTERM in which new requests are still answered.")
+    ] = 1.0,
     page: Annotated[bool, typer.Option(help="Serve the page, too, not only the API.")] = True,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
@@ -48,6 +51,7 @@ def serve(
         queue=queue,
         max_images=min(queue, Settings.max_images),
         timeout=timeout,
+        drain_seconds=drain_seconds,
         page=page,
         api_key=os.environ.get("FASTCAPS_API_KEY") or None,
     )
