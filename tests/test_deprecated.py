@@ -1,14 +1,15 @@
 """Old names and arguments work for one release, with a warning that says what to write instead."""
 
-# mypy: disable-error-code="arg-type, call-arg"
+# mypy: disable-error-code="arg-type, call-arg, call-overload"
 
+import numpy as np
 import pytest
 import torch
 
 import fastcaps
 from fastcaps import functional as F
 from fastcaps import nn
-from fastcaps.master import MasterAccumulator
+from fastcaps.master import KMeans, MasterAccumulator, Similarity
 
 VOTES = torch.randn(2, 5, 3, 4)
 
@@ -84,3 +85,26 @@ def test_data_download(monkeypatch, tmp_path):
         get = data.get
     status = get("digits")
     assert (status["name"], status["at_hand"], status["image_shape"]) == ("digits", True, [1, 28, 28])
+
+
+def test_former_names_of_master_coefficients():
+    small = {"stem_channels": 4, "stem_kernel": 3, "capsule_types": 2, "primary_kernel": 3}
+    model = fastcaps.CapsNet(fastcaps.CapsNetConfig.for_images(10, 10, 1, classes=2, **small))
+    batches = [(torch.rand(4, 1, 10, 10), torch.tensor([0, 1, 0, 1]))]
+    expected = fastcaps.accumulate(model, batches, iteration="final")
+    with pytest.warns(DeprecationWarning, match='iteration="after": use iteration="final"'):
+        assert torch.equal(fastcaps.accumulate(model, batches, iteration="after").values, expected.values)
+    with pytest.warns(DeprecationWarning, match="method='containers': use method='per_class'"):
+        assert fastcaps.accumulate(model, batches, method="containers").method == "per_class"
+    with pytest.warns(DeprecationWarning, match=r"keep and filters: use selection=apply_filters"):
+        some = fastcaps.accumulate(model, batches, keep=np.array([True, True, False, False]), filters=[])
+    assert some.counts.tolist() == [1, 1]
+    with pytest.warns(DeprecationWarning, match=r"provenance: use dataclasses.replace\(master, provenance=…\)"):
+        assert fastcaps.accumulate(model, batches, provenance={"a": 1}).provenance == {"a": 1}
+
+
+def test_former_options_of_filters():
+    with pytest.warns(DeprecationWarning, match=r"Similarity\(kept=…\): use keep_fraction=…"):
+        assert Similarity(kept=0.5) == Similarity(keep_fraction=0.5)
+    with pytest.warns(DeprecationWarning, match=r"KMeans\(outlying=…\): use max_outlier_fraction=…"):
+        assert KMeans(outlying=0.1) == KMeans(max_outlier_fraction=0.1)

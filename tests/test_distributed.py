@@ -73,7 +73,7 @@ def exercise(world: World, folder: Path) -> None:
     else:
         found["differs"] = None
     for normalization in ("max_min", "softmax"):
-        for method in ("containers", "columns", "pooled"):
+        for method in ("per_class", "columns", "pooled"):
             found[f"{normalization} {method}"] = accumulated(world, normalization, method).tolist()
     found["lost"] = [
         world.lost_another(ValueError("x")),
@@ -186,12 +186,12 @@ def test_who_is_alone_has_not_joined(monkeypatch):
 
 def two_sums(world: World, folder: Path) -> None:
     for normalization in ("max_min", "softmax"):
-        np.save(folder / f"{normalization}-{world.rank}.npy", accumulated(world, normalization, "containers"))
+        np.save(folder / f"{normalization}-{world.rank}.npy", accumulated(world, normalization, "per_class"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
-@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+@pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
 def test_four_processes_accumulate_the_same_as_one(found, normalization, method):
     expected = accumulated(SINGLE, normalization, method)
     for one in found:
@@ -204,7 +204,7 @@ def test_four_processes_accumulate_the_same_as_one(found, normalization, method)
 def test_two_processes_accumulate_the_same_as_one(tmp_path):
     in_ranks(2, two_sums, tmp_path)
     for normalization in ("max_min", "softmax"):
-        expected = accumulated(SINGLE, normalization, "containers").numpy()
+        expected = accumulated(SINGLE, normalization, "per_class").numpy()
         for rank in range(2):
             np.testing.assert_allclose(np.load(tmp_path / f"{normalization}-{rank}.npy"), expected, rtol=0, atol=1e-12)
 

@@ -21,17 +21,24 @@ from fastcaps.reproduction import RunResult, accuracy_table, finished, losses_ta
 R = TypeVar("R", bound=Result)
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> None:
     """Bring every page up to date."""
     for page in PAGES:
         text = page.read_text()
-        new = with_tables(text, TABLES)
+        new = updated(page, text)
         if new != text:
             write_atomically({page: new.encode()})
             print(f"{page.relative_to(ROOT)} was brought up to date")
+
+
+def updated(page: Path, text: str) -> str:
+    """Return the text of a page with its tables renewed, links relative to the page."""
+    up = "../" * (len(page.relative_to(ROOT).parts) - 1)
+    tables = {name: lambda make=make: make().replace("](results/", f"]({up}results/") for name, make in TABLES.items()}
+    return with_tables(text, tables)
 
 
 def load(kind: type[R], name: str) -> R:
@@ -51,11 +58,11 @@ def ablation(name: str) -> str:
     trials = [
         trial
         for trial in compared.trials
-        if (trial.method, trial.iteration) == ("containers", last)
-        or (trial.filter in ("none", "correct") and trial.method == "containers")
+        if (trial.method, trial.iteration) == ("per_class", last)
+        or (trial.filter in ("none", "correct") and trial.method == "per_class")
         or (trial.filter in ("none", "correct") and trial.iteration == last)
     ]
-    trials.sort(key=lambda t: (t.method != "containers", t.iteration != last, t.method, t.iteration))
+    trials.sort(key=lambda t: (t.method != "per_class", t.iteration != last, t.method, t.iteration))
     columns = ["filter", "method", "iteration", "images", *(["held out"] if held_out else [])]
     columns += ["test", "95 %", "against uniform"]
     dynamic = [f"**{compared.dynamic[part]:.2%}**" for part in (["validation"] if held_out else []) + ["test"]]
@@ -71,7 +78,7 @@ def ablation(name: str) -> str:
 def retraining() -> str:
     """CIFAR-10, continued from one network in several ways."""
     start = load(Ablation, "cifar10-ablation")
-    paper = next(t for t in start.trials if (t.filter, t.method, t.iteration) == ("none", "containers", 3))
+    paper = next(t for t in start.trials if (t.filter, t.method, t.iteration) == ("none", "per_class", 3))
     dynamic = [f"{start.dynamic[part]:.2%}" for part in ("validation", "test")]
     rows = [
         ["nothing more, dynamic", "", "", *dynamic, "", ""],
@@ -216,7 +223,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def _link(words: str, name: str) -> str:
-    return f"[{words}](../results/{name}.json)"
+    return f"[{words}](results/{name}.json)"
 
 
 def _scores(trial: Trial) -> list[str]:

@@ -79,5 +79,5 @@ def test_a_file_is_used_again_only_for_the_same_key(tmp_path):
 
 
 def test_no_images(small_model):
-    with pytest.raises(ValueError, match="there are no training images to analyse"):
+    with pytest.raises(ValueError, match="there are no training images to analyze"):
         collect(small_model, [])

@@ -22,7 +22,7 @@ def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
     made = {(t["filter"], t["method"], t["iteration"]) for t in found["trials"]}
     skipped = [line.split(",")[0] for line in found["skipped"]]
     names = {"none", "similarity", "correct+kmeans"} - set(skipped)
-    assert made == {(f, m, k) for f in names for m in ("containers", "columns", "pooled") for k in (2, 3, 4)}
+    assert made == {(f, m, k) for f in names for m in ("per_class", "columns", "pooled") for k in (2, 3, 4)}
     assert found["images"] == {"validation": 6, "test": 9}
     for trial in found["trials"]:
         if (trial["filter"], trial["iteration"]) not in {("none", 4), ("similarity", 3)}:

@@ -44,7 +44,7 @@ def accumulated(run, tmp_path):
 def test_filters_methods_and_iterations(run, accumulated):
     data = load("digits")
     model = CapsNet.from_pretrained(run)
-    chains: dict[str, list[Filter]] = {"none": [], "both": [Correct(), Similarity(kept=0.8)]}
+    chains: dict[str, list[Filter]] = {"none": [], "both": [Correct(), Similarity(keep_fraction=0.8)]}
     found = sweep(model, lambda: batches(data.train, 256, view=data.augmentation.test_view), [2, 3, 4], chains)
 
     def same(master, expected):
@@ -68,8 +68,8 @@ def test_every_filter_reports_what_it_kept(run, accumulated):
     clustering = ("--clusters", 5, "--max-outlier-fraction", 0.2, "--seed", 1)
     master = accumulated("--filter", "kmeans", "--filter", "em", *clustering, "--components", 4)
     kmeans, em = master.filters
-    assert kmeans["options"] == {"clusters": 5, "outlying": 0.2, "seed": 1}
-    assert em["options"] == {"clusters": 5, "components": 4, "outlying": 0.2, "seed": 1}
+    assert kmeans["options"] == {"clusters": 5, "max_outlier_fraction": 0.2, "seed": 1}
+    assert em["options"] == {"clusters": 5, "components": 4, "max_outlier_fraction": 0.2, "seed": 1}
     assert kmeans["seen"] == seen
     assert em["seen"] == kmeans["kept"]
     assert em["kept"] == master.counts.tolist()
@@ -82,7 +82,7 @@ def test_a_table_for_people_and_the_runs_own_files(run):
     assert "Images kept" in result.stdout
     kept, total = int(master.counts.sum()), len(load("digits").train)
     assert f"correct: {total - kept} left out: dynamic routing gives them another class" in result.stdout
-    assert f"coefficients of iteration 3 of {kept} images, max_min, containers" in result.stdout
+    assert f"coefficients of iteration 3 of {kept} images, max_min, per_class" in result.stdout
     assert "observing" in result.stderr
     assert "accumulating" in result.stderr
     about = json.loads((run / "fast" / "config.json").read_text())
@@ -111,7 +111,7 @@ def test_wrong_use_is_2(run, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--iteration", 4], "error: iteration is 4, expected 1 to 3, or 'after'"),
+        (["--iteration", 4], "error: iteration is 4, expected 1 to 3, or 'final'"),
         (
             ["--filter", "em", "--iteration", 1],
             "error: ground-truth columns are all equal at iteration 1: take a later",

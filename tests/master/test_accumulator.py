@@ -12,7 +12,7 @@ from tests import reference
 
 from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, bundled
 from fastcaps import functional as F
-from fastcaps.master import MasterAccumulator
+from fastcaps.master import MasterAccumulator, Selection
 from fastcaps.master.accumulator import combined
 from fastcaps.nn.pretrained import weights_hash
 
@@ -30,7 +30,7 @@ def coefficients_and_labels(draw):
     coefficients_and_labels(),
     st.sampled_from(["max_min", "softmax"]),
     st.sampled_from([(0.0, 1.0), (0.2, 0.9)]),
-    st.sampled_from(["containers", "columns", "pooled"]),
+    st.sampled_from(["per_class", "columns", "pooled"]),
 )
 def test_it_is_section_5_and_its_variants(drawn, normalization, bounds, method):
     coefficients, labels = drawn
@@ -41,7 +41,7 @@ def test_it_is_section_5_and_its_variants(drawn, normalization, bounds, method):
     master = sums.compute(method=method)
     assert master.method == method
     in_loops = {
-        "containers": reference.master_coefficients,
+        "per_class": reference.master_coefficients,
         "columns": reference.columns_master,
         "pooled": reference.pooled_master,
     }[method]
@@ -112,7 +112,7 @@ def test_after_takes_the_update_that_follows_the_last(model):
     images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
     votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight).detach().double().numpy()
     fourth = [reference.routing_procedure(vote, 4)[1][3] for vote in votes]
-    found = accumulate(model, [(images, labels)], iteration="after")
+    found = accumulate(model, [(images, labels)], iteration="final")
     assert found.iteration == 4
     np.testing.assert_allclose(found.values, reference.master_coefficients(fourth, labels.tolist()), atol=1e-4)
 
@@ -123,7 +123,7 @@ def test_only_the_images_to_keep_are_accumulated(model):
     report = [{"name": "some", "options": {}, "reason": "", "seen": [4, 4, 4], "kept": [3, 2, 1]}]
     done: list[int] = []
     batches = list(zip(images.split(3), labels.split(3), strict=True))
-    found = accumulate(model, batches, keep=keep, filters=report, method="pooled", observe=done.append)
+    found = accumulate(model, batches, selection=Selection(keep, report), method="pooled", observe=done.append)
     expected = accumulate(model, [(images[keep], labels[keep])], method="pooled")
     torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-6)
     assert (found.counts.tolist(), found.filters, done) == ([3, 2, 1], report, [3, 3, 3, 3])
@@ -143,7 +143,7 @@ def test_sums_of_different_filters_are_not_merged():
 
 def test_files_from_before_filters_are_read():
     master = MasterCoefficients.load(bundled.resolve("mnist") / "master.safetensors")
-    assert (master.method, master.filters, master.iteration) == ("containers", [], 3)
+    assert (master.method, master.filters, master.iteration) == ("per_class", [], 3)
     again = MasterAccumulator.from_coefficients(master).compute(master.provenance)
     torch.testing.assert_close(again.values, master.values, rtol=0, atol=1e-12)
 
@@ -244,20 +244,20 @@ def test_errors(model):
         MasterAccumulator(0, 3)
     with pytest.raises(ValueError, match="normalization is 'x', expected one of max_min, softmax"):
         MasterAccumulator(4, 3, "x")
-    with pytest.raises(ValueError, match="method is 'rows', expected one of containers, columns, pooled"):
+    with pytest.raises(ValueError, match="method is 'rows', expected one of per_class, columns, pooled"):
         sums.compute(method="rows")  # type: ignore[arg-type]
     for iteration in (0, 4):
-        with pytest.raises(ValueError, match=f"iteration is {iteration}, expected 1 to 3, or 'after'"):
+        with pytest.raises(ValueError, match=f"iteration is {iteration}, expected 1 to 3, or 'final'"):
             accumulate(model, [], iteration=iteration)
     batch = torch.rand(3, 1, 10, 10), torch.arange(3)
-    with pytest.raises(ValueError, match="keep is for 4 images, but more came: it must be of the same images"):
-        accumulate(model, [batch, batch], keep=np.ones(4, bool))
-    with pytest.raises(ValueError, match="keep is for 7 images, but 6 came: it must be of the same images"):
-        accumulate(model, [batch, batch], keep=np.ones(7, bool))
+    with pytest.raises(ValueError, match="the selection is for 4 images, but more came: it must be of the same images"):
+        accumulate(model, [batch, batch], selection=Selection(np.ones(4, bool), []))
+    with pytest.raises(ValueError, match="the selection is for 7 images, but 6 came: it must be of the same images"):
+        accumulate(model, [batch, batch], selection=Selection(np.ones(7, bool), []))
 
 
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
-@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+@pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
 def test_parts_by_class_give_the_same_matrix(normalization, method, monkeypatch, tmp_path):
     monkeypatch.setattr("fastcaps.master.accumulator._NORMALIZED", 3 * 5)  # three rows at a time
     coefficients, labels = torch.rand(30, 4, 5, dtype=torch.float64), torch.arange(30) % 5

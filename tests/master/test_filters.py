@@ -87,10 +87,10 @@ def test_similarity_keeps_the_most_similar_part_of_each_class():
     strange = np.concatenate([np.flatnonzero(labels == k)[:4] for k in range(CLASSES)])
     columns[strange] += 0.3 * np.random.default_rng(5).standard_normal((len(strange), WIDTH))
     found = observed(labels, columns)
-    assert np.flatnonzero(~Similarity(kept=0.9).keep(found)).tolist() == sorted(strange.tolist())
-    assert found.subset(Similarity(kept=0.001).keep(found)).counts.tolist() == [1, 1, 1]
+    assert np.flatnonzero(~Similarity(keep_fraction=0.9).keep(found)).tolist() == sorted(strange.tolist())
+    assert found.subset(Similarity(keep_fraction=0.001).keep(found)).counts.tolist() == [1, 1, 1]
     assert found.subset(Similarity().keep(found)).counts.tolist() == [38, 38, 38]
-    assert Similarity(kept=1).keep(found).all()
+    assert Similarity(keep_fraction=1).keep(found).all()
 
 
 def test_similarity_without_anything_to_compare_with():
@@ -113,7 +113,7 @@ def test_clusters_of_outliers_are_dropped(kind, seed, monkeypatch):
     columns[strange] = 0.2 + 0.6 * patterns[2] + 0.01 * np.arange(3)[:, None]
     # Another way of writing class 0, as far from its mean, but too common for an outlier.
     columns[np.flatnonzero(labels == 0)[:20]] = 0.2 + 0.6 * patterns[1]
-    keep = kind(clusters=4, outlying=0.06, seed=seed).keep(observed(labels, columns))
+    keep = kind(clusters=4, max_outlier_fraction=0.06, seed=seed).keep(observed(labels, columns))
     assert set(strange) <= set(np.flatnonzero(~keep))
     assert keep[np.flatnonzero(labels == 0)[:20]].all()
     assert all((~keep[labels == k]).mean() <= 0.06 for k in range(CLASSES))
@@ -152,8 +152,8 @@ def test_clustering_is_reproducible_bounded_and_bears_small_and_constant_classes
 
     monkeypatch.setattr(Observations, "columns", spy)
     found = observed(labels, columns)
-    first = kind(outlying=0.2).keep(found)
-    assert (kind(outlying=0.2).keep(found) == first).all()
+    first = kind(max_outlier_fraction=0.2).keep(found)
+    assert (kind(max_outlier_fraction=0.2).keep(found) == first).all()
     assert largest == 8
     assert first[labels == 1].all()
 
@@ -179,7 +179,7 @@ def test_each_filter_sees_what_those_before_it_kept():
         },
         {
             "name": "similarity",
-            "options": {"measure": "pearson", "kept": None, "margin": 0.0},
+            "options": {"measure": "pearson", "keep_fraction": None, "margin": 0.0},
             "reason": "their columns are not more like their class's mean than another's by 0 (pearson)",
             "seen": [17, 20, 20],
             "kept": [17, 18, 20],
@@ -195,7 +195,7 @@ def test_reasons_and_options_say_what_was_done():
     assert Similarity().reason == "their columns tell their class's mean from others less than the 0.95 kept (pearson)"
     assert GaussianMixture().reason == KMeans().reason
     assert "at most 0.05 of it" in KMeans().reason
-    assert dataclasses.asdict(Similarity())["kept"] == 0.95
+    assert dataclasses.asdict(Similarity())["keep_fraction"] == 0.95
     assert all(kind.name == name for name, kind in FILTERS.items())
 
 
@@ -258,13 +258,25 @@ def test_what_a_filter_must_not_do():
         (lambda: Correct(confidence=1.0), "confidence is 1.0, expected a number from 0 to below 1"),
         (lambda: Correct(confidence=float("nan")), "confidence is nan, expected a number from 0 to below 1"),
         (lambda: Similarity(measure="x"), "measure is 'x', expected one of pearson, dot, cosine"),  # type: ignore[arg-type]
-        (lambda: Similarity(kept=0), "kept is 0, expected a part of each class, above 0 and at most 1"),
-        (lambda: Similarity(kept=1.5), "kept is 1.5, expected a part of each class, above 0 and at most 1"),
+        (
+            lambda: Similarity(keep_fraction=0),
+            "keep_fraction is 0, expected a fraction of each class, above 0 and at most 1",
+        ),
+        (
+            lambda: Similarity(keep_fraction=1.5),
+            "keep_fraction is 1.5, expected a fraction of each class, above 0 and at most 1",
+        ),
         (lambda: Similarity(margin=float("inf")), "margin is inf, expected a finite number"),
-        (lambda: Similarity(margin=0.5, kept=0.25), "margin is 0.5, expected none together with kept=0.25"),
+        (
+            lambda: Similarity(margin=0.5, keep_fraction=0.25),
+            "margin is 0.5, expected none together with keep_fraction=0.25",
+        ),
         (lambda: KMeans(clusters=1), "clusters is 1, expected at least 2"),
         (lambda: GaussianMixture(clusters=1), "clusters is 1, expected at least 2"),
-        (lambda: KMeans(outlying=0), "outlying is 0, expected a part of each class, above 0 and below 1"),
+        (
+            lambda: KMeans(max_outlier_fraction=0),
+            "max_outlier_fraction is 0, expected a fraction of each class, above 0 and below 1",
+        ),
         (lambda: KMeans(seed=-1), "seed is -1, expected a whole number from 0 to 2³² − 1"),
         (lambda: GaussianMixture(components=0), "components is 0, expected at least 1"),
     ],

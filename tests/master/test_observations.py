@@ -23,13 +23,13 @@ def collected(observations):
     return np.concatenate([columns for _, columns in observations.columns()])
 
 
-@pytest.mark.parametrize("iteration", [2, 3, "after", None])
+@pytest.mark.parametrize("iteration", [2, 3, "final", None])
 def test_columns_are_the_iterations_lengths_the_networks(model, iteration):
     done: list[int] = []
     found = Observations.collect(model, batches(), iteration=iteration, observe=done.append)
     images, labels = (torch.cat(parts) for parts in zip(*batches(), strict=True))
     with torch.no_grad():
-        number = {"after": 4, None: 3}.get(iteration, iteration)
+        number = {"final": 4, None: 3}.get(iteration, iteration)
         coefficients = model(images, with_coefficients=True, iterations=number).coefficients
         lengths = model(images).lengths
     expected = coefficients[torch.arange(10), :, labels]
@@ -80,7 +80,7 @@ def test_columns_that_are_not_there(model):
 def test_refusals(model):
     with pytest.raises(ValueError, match="no images were given: expected at least one of each class"):
         Observations.collect(model, [])
-    with pytest.raises(ValueError, match="iteration is 5, expected 1 to 3, or 'after'"):
+    with pytest.raises(ValueError, match="iteration is 5, expected 1 to 3, or 'final'"):
         Observations.collect(model, [], iteration=5)
     with pytest.raises(ValueError, match="label 3 is outside the classes 0 … 2"):
         Observations.collect(model, [(torch.rand(1, 1, 10, 10), torch.tensor([3]))])

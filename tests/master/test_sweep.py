@@ -1,6 +1,6 @@
 """Two passes for many combinations give what two passes for each would."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from fastcaps.master import Correct, Filter, KMeans, Method, Observations, Simil
 CHAINS: dict[str, list[Filter]] = {
     "none": [],
     "correct": [Correct()],
-    "similarity": [Similarity(kept=0.6)],
-    "both": [Correct(), KMeans(clusters=4, outlying=0.5)],
+    "similarity": [Similarity(keep_fraction=0.6)],
+    "both": [Correct(), KMeans(clusters=4, max_outlier_fraction=0.5)],
     "impossible": [Correct(confidence=0.99)],
 }
 
@@ -52,14 +52,14 @@ def test_it_is_accumulate_for_each(model, batches):
     assert "all equal at iteration 1" in found.skipped[1, "both"]
     assert "filter correct (confidence=0.99) keeps none" in found.skipped[3, "impossible"]
     for (k, name), sums in found.sums.items():
-        iteration: int | Literal["after"] = "after" if k == 4 else k
-        keep, report = None, list[dict[str, Any]]()
+        iteration: int | Literal["final"] = "final" if k == 4 else k
+        selection = None
         if CHAINS[name]:
             observations = Observations.collect(model, batches, iteration=iteration)
-            keep, report = apply_filters(CHAINS[name], observations)
-            assert 3 <= keep.sum() < 60
+            selection = apply_filters(CHAINS[name], observations)
+            assert 3 <= selection.keep.sum() < 60
         for method in get_args(Method):
-            expected = accumulate(model, batches, iteration=iteration, keep=keep, filters=report, method=method)
+            expected = accumulate(model, batches, iteration=iteration, selection=selection, method=method)
             computed = sums.compute(method=method)
             torch.testing.assert_close(computed.values, expected.values, rtol=0, atol=1e-6)
             assert computed.summary() == expected.summary()

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fastcaps
 from fastcaps import functional as F
 from fastcaps import nn as caps
-from fastcaps.master import Correct, Observations, apply_filters
+from fastcaps.master import Correct, Observations, Selection, apply_filters
 from fastcaps.master.accumulator import MeanAccumulator
 
 
@@ -77,7 +77,7 @@ def test_both_layers_against_loops(trained):
     assert (master["2"].method, master["2"].counts.tolist(), master["2"].iteration) == ("mean", [30], 3)
     expected = reference.master_coefficients([coefficients for _, _, coefficients in classes], labels.tolist())
     np.testing.assert_allclose(master["3"].values, expected, atol=2e-4)
-    assert (master["3"].method, master["3"].counts.tolist()) == ("containers", [10, 10, 10])
+    assert (master["3"].method, master["3"].counts.tolist()) == ("per_class", [10, 10, 10])
 
 
 def test_folding_is_fast_routing_on_the_votes(trained):
@@ -312,7 +312,7 @@ def test_filters_work_on_trees(trained):
     np.testing.assert_allclose(observations.lengths, lengths.detach(), rtol=1e-5)
     keep, report = apply_filters([Correct()], observations)
     expected = fastcaps.accumulate(trained, [(images[keep], labels[keep])])
-    actual = fastcaps.accumulate(trained, [(images, labels)], keep=keep, filters=report)
+    actual = fastcaps.accumulate(trained, [(images, labels)], selection=Selection(keep, report))
     for path in ("2", "3"):
         torch.testing.assert_close(actual[path].values, expected[path].values)
         assert actual[path].filters == report
@@ -372,7 +372,7 @@ def test_what_is_refused(trained):
     ):
         fastcaps.accumulate(model, [(lower, labels)])
     master = fastcaps.accumulate(model, [(lower, labels)], class_layer="classes")
-    assert (master["classes"].method, master["hidden"].method) == ("containers", "mean")
+    assert (master["classes"].method, master["hidden"].method) == ("per_class", "mean")
     with pytest.raises(ValueError, match="class_layer is 'x', expected one of 'classes', 'hidden'"):
         fastcaps.accumulate(model, [(lower, labels)], class_layer="x")
     with pytest.raises(ValueError, match="Linear has no CapsuleLayer, expected a model with at least one"):

@@ -70,7 +70,7 @@ _CLASS = 3 * small_config().lower_capsules * 8
 
 
 @pytest.mark.parametrize("memory", [1, 2 * _CLASS, 3 * _CLASS, None])
-@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+@pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
 def test_parts_give_the_same_matrix(memory, method):
     data = make_data(train=31)
     torch.manual_seed(0)

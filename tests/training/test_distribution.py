@@ -64,7 +64,7 @@ def everything(world: World, folder: Path) -> None:
     torch.manual_seed(0)
     model = CapsNet(small_config())
     for name, memory in (("whole", None), ("parts", 1)):
-        for method in ("containers", "columns", "pooled"):
+        for method in ("per_class", "columns", "pooled"):
             words: list[str] = []
             master = accumulate_split(
                 model, data.train, data.augmentation.test_view, 16, method=method, world=world, memory=memory,
@@ -135,7 +135,7 @@ def test_every_image_is_read_once_an_epoch_by_one_rank(ran, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("method", ["containers", "columns", "pooled"])
+@pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
 @pytest.mark.parametrize("held", ["whole", "parts"])
 def test_the_matrix_is_the_same_however_sums_are_held(ran, size, method, held):
     expected = np.load(ran[1] / f"whole-{method}-0.npy")

@@ -147,7 +147,7 @@ def test_coefficients_are_refreshed(data, config, tmp_path):
 def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
     torch.manual_seed(1)
     images = list(batches(data.train, 16, view=data.augmentation.test_view))
-    given = accumulate(CapsNet(config), images, iteration="after", method="pooled")
+    given = accumulate(CapsNet(config), images, iteration="final", method="pooled")
     run = trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
     run.fit()
     found = Run.open(tmp_path).master()

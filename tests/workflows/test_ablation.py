@@ -11,7 +11,7 @@ def test_variants_from_python(run, data, tmp_path):
         tmp_path / "out",
         filters={"none": []},
         methods=["pooled", "columns"],
-        iterations=[2, "after"],
+        iterations=[2, "final"],
         limit=100,
         result_file=tmp_path / "result.json",
         data=data,

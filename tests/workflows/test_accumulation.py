@@ -19,7 +19,7 @@ def test_coefficients_of_the_run_and_of_a_file(run, data, tmp_path):
     assert list(table.columns) == ["class", "seen", "similarity", "kmeans"]
     assert table.rows[-1][:2] == ["all", "600"]
     assert "similarity" in repr(result)
-    final = workflows.accumulate(run, tmp_path / "final.st", iteration="after", data=data)
+    final = workflows.accumulate(run, tmp_path / "final.st", iteration="final", data=data)
     assert "coefficients of iteration 4 (after the last) of 600 images" in final.sentences()[-1]
     assert final.tables() == []
     assert final.to_dict() == {"master": str(final.path), **final.coefficients.summary()}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps._result import Result, Table, json_field, plain
-from fastcaps.analysis.results import Comparison
+from fastcaps.analysis.results import Comparison, current_method
 from fastcaps.analysis.statistics import compare, proportion_interval
 from fastcaps.nn import CapsNet, FoldedCapsuleLayer
 from fastcaps.nn.inference import Batches, gather_batches
@@ -60,6 +60,10 @@ class Trial:
     images: int
     validation: Score | None
     test: Score
+
+    def __post_init__(self) -> None:
+        """Replace the former name of a method."""
+        object.__setattr__(self, "method", current_method(self.method))
 
     def describe(self, iterations: int) -> str:
         """Return the trial in a few words, for a network with so many iterations of routing."""

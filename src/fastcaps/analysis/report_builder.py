@@ -249,7 +249,7 @@ def _histograms(training: TrainingPass, config: CapsNetConfig, compared: Compare
 def _master_matrix(master: MasterCoefficients, config: CapsNetConfig, figures: dict[str, Figure]) -> MasterMatrix:
     """Describe the matrix, and draw how it is made (analysis 6)."""
     names, values = config.class_names, master.values.numpy()
-    is_reduction = master.method == "containers"
+    is_reduction = master.method == "per_class"
     if master.containers is not None:
         normalized = normalized_containers(master.containers, master)  # (j, i, j)
         reduced = normalized.diagonal(axis1=0, axis2=2)  # (i, j)

@@ -18,6 +18,11 @@ MEANINGS = {
 }
 
 
+def current_method(name: str) -> str:
+    """Return the name of a method of building the master matrix, which may be stored under its former name."""
+    return "per_class" if name == "containers" else name
+
+
 def _no_labels() -> NDArray[np.int64]:
     return np.empty(0, np.int64)
 

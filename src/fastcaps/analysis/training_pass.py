@@ -1,10 +1,10 @@
-"""One streaming pass over the training images for everything that needs them, and files that keep what it found.
+"""One pass over the training images for everything that needs them, and files that store its results.
 
-Memory doesn't depend on the number of images: sums by class, a histogram, and the columns of the first hundred.
+Memory doesn't depend on the number of images: sums per class, a histogram, and the columns of the first hundred.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,7 @@ from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import prediction_vectors, routing_trace
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
+from fastcaps.nn.inference import Batches, run_batches
 
 # Changes when what is collected does, so that files of another version are not taken for this one's.
 _FORMAT = 1
@@ -34,14 +35,14 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class TrainingPass:
-    """What a pass over the training images found.
+    """The results of a pass over the training images.
 
     Attributes:
-        correlations: sums of their ground-truth columns by class.
-        histogram: of all coefficients, for each iteration.
+        correlations: sums of the ground-truth columns per class.
+        histogram: of all coefficients, per iteration.
         first_columns: ground-truth columns of the first images ``(n i)``, float32.
-        first_labels: of the same ``(n)``.
-        image_sums: of the images themselves by class ``(j c h w)``.
+        first_labels: labels of the same images ``(n)``.
+        image_sums: sums of the images per class ``(j c h w)``.
     """
 
     correlations: ClassCorrelations
@@ -62,7 +63,7 @@ class TrainingPass:
         return means
 
     def to_arrays(self) -> Arrays:
-        """As arrays for a file."""
+        """Return arrays for a file."""
         own = self.correlations
         return {
             "sums": own.sums,
@@ -78,7 +79,7 @@ class TrainingPass:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
-        """From what `to_arrays` gave."""
+        """Return what `to_arrays` gave as an object."""
         classes, lower_capsules = arrays["sums"].shape
         correlations = ClassCorrelations(lower_capsules, classes)
         for name in ("sums", "squares", "counts", "constant"):
@@ -88,51 +89,48 @@ class TrainingPass:
         return cls(correlations, histogram, *(arrays[field.name] for field in fields(cls)[2:]))
 
 
-@torch.no_grad()
 def collect(
     model: CapsNet,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Batches,
     first: int = 100,
     observe: Callable[[int], None] = lambda images: None,
     world: World = SINGLE,
 ) -> TrainingPass:
-    """Go through the training images once.
+    """Run the training images through the network once.
 
     Args:
-        model: the trained network; not touched.
-        batches: images ``(b c h w)`` and labels ``(b)``, as the network sees them when it is used: no augmentation.
-        first: how many images' columns are kept one by one.
-        observe: told how many images were just done.
-        world: where each rank has its own images, those of one following those of the rank before; then all get the
-            same result.
+        model: the trained network.
+        batches: images ``(b c h w)`` and labels ``(b)``, without augmentation.
+        first: number of images whose columns are stored one by one.
+        observe: called with the number of images after each batch.
+        world: the ranks, each with its own images in their order; all get the same result.
     """
-    config = model.config
-    weight, normalization = model.routing.weight, model.routing.routing.normalization
+    config, routing = model.config, model.routing
     correlations = ClassCorrelations(config.lower_capsules, config.classes)
     histogram = CoefficientHistogram.of(config)
     image_sums = torch.zeros(config.classes, config.channels, config.height, config.width, dtype=torch.float64)
-    columns = [np.empty((0, config.lower_capsules), np.float32)]
-    kept = [np.empty(0, np.int64)]
-    for images, labels in batches:
-        truth = checked_labels(labels.cpu(), len(images), config.classes)
-        lower = model.lower_capsules(images.to(weight.device))  # (b, i, d)
-        for capsules, own in zip(torch.split(lower, _PIECE), torch.split(truth, _PIECE), strict=True):
-            votes = prediction_vectors(capsules, weight)  # (b, i, j, e)
-            trace = routing_trace(votes, config.iterations, normalization, bias=model.routing.bias)  # (b, r, i, j)
-            histogram.update(trace)
-            last = trace[torch.arange(len(own)), -1, :, own.to(trace.device)]  # (b, i)
-            found = last.float().cpu().numpy()
-            correlations.update(found, own.numpy())
-            missing = first - sum(len(part) for part in kept)
-            if missing > 0:
-                columns.append(found[:missing])
-                kept.append(own.numpy()[:missing])
-        image_sums.index_add_(0, truth, images.cpu().double())
-        observe(len(labels))
-    first_columns = world.all_gather(np.concatenate(columns))
-    first_labels = world.all_gather(np.concatenate(kept))
+    first_columns = np.empty((0, config.lower_capsules), np.float32)
+    first_labels = np.empty(0, np.int64)
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        nonlocal first_columns, first_labels
+        labels = checked_labels(labels.cpu(), len(images), config.classes)
+        lower = model.lower_capsules(images)  # (b, i, d)
+        for capsules, own in zip(torch.split(lower, _PIECE), torch.split(labels, _PIECE), strict=True):
+            votes = prediction_vectors(capsules, routing.weight)  # (b, i, j, e)
+            trace = routing_trace(votes, config.iterations, routing.routing.normalization, bias=routing.bias)
+            histogram.update(trace)  # (b, r, i, j)
+            columns = trace[torch.arange(len(own)), -1, :, own.to(trace.device)].float().cpu().numpy()  # (b, i)
+            correlations.update(columns, own.numpy())
+            missing = max(0, first - len(first_labels))
+            first_columns = np.concatenate([first_columns, columns[:missing]])
+            first_labels = np.concatenate([first_labels, own.numpy()[:missing]])
+        image_sums.index_add_(0, labels, images.cpu().double())
+
+    run_batches(model, batches, step, observe=observe)
+    first_columns, first_labels = world.all_gather(first_columns), world.all_gather(first_labels)
     if not len(first_labels):
-        raise ValueError("there are no training images to analyse")
+        raise ValueError("there are no training images to analyze")
     world.all_reduce(image_sums)
     return TrainingPass(
         correlations.all_reduce(world),
@@ -150,19 +148,19 @@ def cached(
     tell: Callable[[Path], None],
     world: World = SINGLE,
 ) -> Arrays:
-    """Arrays from the first of these files that has them for the same key; otherwise made, and kept in the first.
+    """Return arrays from the first file that has them for this key; otherwise compute them, and write the first file.
 
     Args:
         places: files to look in; only the first is written.
         key: what decides the arrays, as JSON: hashes of weights and images, settings.
-        make: makes them.
-        tell: told which file was good.
-        world: all of whose ranks take part in making them, unless all find them; only the first writes.
+        make: computes them.
+        tell: called with the file that had them.
+        world: the ranks; all take part in computing them, unless all have them; only the first writes.
     """
     wanted = json.dumps({"format": _FORMAT, **key}, sort_keys=True)
-    found = _kept(places, wanted, tell)
-    if world.all_min(int(found is not None)) and found is not None:
-        return found
+    stored = _stored(places, wanted, tell)
+    if world.all_min(int(stored is not None)) and stored is not None:
+        return stored
     arrays = make()
     if world.is_main:
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -170,7 +168,7 @@ def cached(
     return arrays
 
 
-def _kept(places: Sequence[Path], wanted: str, tell: Callable[[Path], None]) -> Arrays | None:
+def _stored(places: Sequence[Path], wanted: str, tell: Callable[[Path], None]) -> Arrays | None:
     for place in places:
         try:
             with safe_open(place, framework="np") as file:

@@ -71,14 +71,11 @@ MaxOutlierFraction = Annotated[
 Components = Annotated[int | None, typer.Option(help="em: number of principal components.")]
 Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering.")]
 
-# Names that the library still has.
-_FORMER = {"per_class": "containers", "keep_fraction": "kept", "max_outlier_fraction": "outlying"}
 
-
-def parse_iteration(text: str) -> int | Literal["after"]:
+def parse_iteration(text: str) -> int | Literal["final"]:
     """Return an iteration of ``--iteration``."""
     if text == "final":
-        return "after"
+        return "final"
     if not text.isdecimal():
         raise typer.BadParameter(f"--iteration {text}: expected a whole number from 1, or final")
     return int(text)
@@ -88,10 +85,9 @@ def parse_method(text: str) -> "master.Method":
     """Return a method of ``--method``."""
     from fastcaps.master import Method as MethodName
 
-    methods = {"per_class": get_args(MethodName)[0], "columns": "columns", "pooled": "pooled"}
-    if text not in methods:
-        raise typer.BadParameter(f"--method {text}: expected one of {', '.join(methods)}")
-    return cast("master.Method", methods[text])
+    if text not in get_args(MethodName):
+        raise typer.BadParameter(f"--method {text}: expected one of {', '.join(get_args(MethodName))}")
+    return cast("master.Method", text)
 
 
 def parse_chains(texts: Sequence[str]) -> dict[str, "list[master.Filter]"]:
@@ -118,8 +114,6 @@ def parse_filters(names: Sequence[str], options: Mapping[str, Any]) -> list["mas
     if "none" in names and len(names) > 1:
         raise typer.BadParameter(f"--filter none together with {', '.join(n for n in names if n != 'none')}")
     fields = {name: {field.name for field in dataclasses.fields(kind)} for name, kind in FILTERS.items()}
-    known = {field for names_ in fields.values() for field in names_}
-    options = {option if option in known else _FORMER[option]: value for option, value in options.items()}
     for option in options:
         owners = [name for name in fields if option in fields[name]]
         if not set(owners) & set(names):

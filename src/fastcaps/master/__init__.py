@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastcaps.functional._deprecated import warn
-from fastcaps.master.accumulator import MasterAccumulator, accumulate
+from fastcaps.master.accumulator import MasterAccumulator, Selection, accumulate
 from fastcaps.master.coefficients import MasterCoefficients, Method
 from fastcaps.master.filters import FILTERS, Correct, Filter, GaussianMixture, KMeans, Similarity, apply_filters
 from fastcaps.master.folding import fold
@@ -23,6 +23,7 @@ __all__ = [
     "Method",
     "Observations",
     "apply_filters",
+    "Selection",
     "Filter",
     "Correct",
     "Similarity",

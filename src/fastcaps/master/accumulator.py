@@ -9,8 +9,23 @@ container becomes its column of the matrix by itself, so that an accumulator may
 """
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, TypedDict, Unpack, final, get_args, overload
+from dataclasses import replace
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    final,
+    get_args,
+    overload,
+)
 
 import numpy as np
 import torch
@@ -19,15 +34,18 @@ from torch import Tensor, nn
 
 from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import Normalization, get_normalization
-from fastcaps.functional._deprecated import accept_bounds
+from fastcaps.functional._deprecated import accept_bounds, warn
 from fastcaps.functional.labels import checked_labels
-from fastcaps.master.coefficients import MasterCoefficients, Method
+from fastcaps.master.coefficients import MasterCoefficients, Method, current_method
 from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer
-from fastcaps.nn.inference import checked_batch, device_of, evaluating
+from fastcaps.nn.inference import Batches, device_of, evaluating, run_batches
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.nn.routing import Routing
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Coefficients that are normalized at a time (0.5 MB), and asked of the network at a time (256 MB).
 _NORMALIZED, _ROUTED = 2**16, 2**26
@@ -137,12 +155,12 @@ class MasterAccumulator:
         world.all_reduce(self.containers, self.counts)
         return self
 
-    def compute(self, provenance: dict[str, Any] | None = None, method: Method = "containers") -> MasterCoefficients:
+    def compute(self, provenance: dict[str, Any] | None = None, method: Method = "per_class") -> MasterCoefficients:
         """The master coefficients of what was added so far.
 
         Args:
             provenance: anything worth keeping with them, as JSON.
-            method: how they follow from the sums. ``"containers"`` is section 5: the mean matrix of each class, its
+            method: how they follow from the sums. ``"per_class"`` is section 5: the mean matrix of each class, its
                 rows normalized, and of each its own column. ``"columns"`` is the appendix's poor variant (step 4): only
                 the classes' own columns are averaged, into one matrix, and its rows normalized. ``"pooled"`` doesn't
                 look at classes: the mean of all matrices, its rows normalized.
@@ -152,7 +170,7 @@ class MasterAccumulator:
     def contribution(self, method: Method) -> Tensor:
         """What this part's classes bring to the matrix ``(i j)``, zero in other columns; parts add up.
 
-        For ``"containers"`` and ``"columns"`` their own columns, for ``"pooled"`` the sum of all coefficients.
+        For ``"per_class"`` and ``"columns"`` their own columns, for ``"pooled"`` the sum of all coefficients.
         """
         _, lower_capsules, classes = self.containers.shape
         if method == "pooled":
@@ -163,7 +181,7 @@ class MasterAccumulator:
             # In pieces that stay in the cache: of each row only one number is wanted.
             for rows, own in zip(torch.split(sums, size), torch.split(columns[:, label], size), strict=True):
                 mean = rows / self.counts[label].clamp_min(1)  # (some of i, j)
-                if method == "containers":
+                if method == "per_class":
                     mean = self.normalization(mean)
                 own.copy_(mean[:, label])
         return columns
@@ -182,7 +200,7 @@ class MasterAccumulator:
 def combined(
     parts: Iterable[MasterAccumulator],
     provenance: dict[str, Any] | None = None,
-    method: Method = "containers",
+    method: Method = "per_class",
     world: World = SINGLE,
     *,
     keep_sums: bool = True,
@@ -196,6 +214,7 @@ def combined(
         world: when the parts of other ranks hold other classes; then all get the same result.
         keep_sums: whether the result has the sums, too, where one part holds all classes.
     """
+    method = current_method(method)
     if method not in get_args(Method):
         raise ValueError(f"method is {method!r}, expected one of {', '.join(get_args(Method))}")
     total: tuple[Tensor, Tensor] | None = None
@@ -218,7 +237,7 @@ def combined(
         )
     if method == "pooled":
         values = values / counts.sum()
-    if method != "containers":
+    if method != "per_class":
         values = about["normalization"](values)
     return MasterCoefficients(
         values=values.contiguous(),
@@ -236,15 +255,18 @@ def filter_words(name: str, options: dict[str, Any]) -> str:
     return f"{name} ({words})" if words else name
 
 
-def checked_iteration(routing: Routing, iteration: int | Literal["after"] | None) -> int:
-    """Return the number of an iteration: from 1 to the last, one more for ``"after"``, or the last for None."""
+def checked_iteration(routing: Routing, iteration: int | Literal["final"] | None) -> int:
+    """Return the number of an iteration: from 1 to the last, one more for ``"final"``, or the last for None."""
     last = routing.iterations
     if iteration is None:
         return last
-    if iteration == "after":
+    if str(iteration) == "after":
+        warn('iteration="after"', 'iteration="final"')
+        iteration = "final"
+    if iteration == "final":
         return last + 1
     if not 1 <= iteration <= last:
-        raise ValueError(f"iteration is {iteration}, expected 1 to {last}, or 'after'")
+        raise ValueError(f"iteration is {iteration}, expected 1 to {last}, or 'final'")
     return iteration
 
 
@@ -288,41 +310,69 @@ class MeanAccumulator:
         )
 
 
+def accept_former_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Let `accumulate` take ``keep``, ``filters`` and ``provenance`` for one release, with a warning."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        keep, filters = kwargs.pop("keep", None), kwargs.pop("filters", ())
+        if keep is not None:
+            warn("keep and filters", "selection=apply_filters(…)")
+            kwargs["selection"] = Selection(keep, list(filters))
+        provenance = kwargs.pop("provenance", None)
+        master = function(*args, **kwargs)
+        if provenance is None:
+            return master
+        warn("provenance", "dataclasses.replace(master, provenance=…)")
+        if isinstance(master, MasterCoefficients):
+            return replace(master, provenance=provenance)
+        return {path: replace(one, provenance=provenance) for path, one in cast(dict[str, Any], master).items()}
+
+    return cast(Callable[P, R], wrapper)
+
+
+class Selection(NamedTuple):
+    """Which images to accumulate, as `apply_filters` chose them.
+
+    Attributes:
+        keep: whether to take each image ``(n)``.
+        report: what each filter did, as JSON: ``name``, ``options``, ``reason``, and the images per class that it has
+            ``seen`` and ``kept``.
+    """
+
+    keep: NDArray[np.bool_]
+    report: list[dict[str, Any]]
+
+
 class _Options(TypedDict, total=False):
-    iteration: int | Literal["after"] | None
+    iteration: int | Literal["final"] | None
     method: Method
     class_layer: str | None
-    keep: NDArray[np.bool_] | None
-    filters: Sequence[dict[str, Any]]
+    selection: Selection | None
     observe: Callable[[int], None]
-    provenance: dict[str, Any] | None
     world: World
 
 
 @overload
 def accumulate(  # type: ignore[overload-overlap]
-    model: CapsNet, batches: Iterable[tuple[Tensor, Tensor]], **options: Unpack[_Options]
+    model: CapsNet, batches: Batches, **options: Unpack[_Options]
 ) -> MasterCoefficients: ...
 
 
 @overload
-def accumulate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], **options: Unpack[_Options]
-) -> dict[str, MasterCoefficients]: ...
+def accumulate(model: nn.Module, batches: Batches, **options: Unpack[_Options]) -> dict[str, MasterCoefficients]: ...
 
 
-@torch.no_grad()
+@accept_former_options
 def accumulate(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Batches,
     *,
-    iteration: int | Literal["after"] | None = None,
-    method: Method = "containers",
+    iteration: int | Literal["final"] | None = None,
+    method: Method = "per_class",
     class_layer: str | None = None,
-    keep: NDArray[np.bool_] | None = None,
-    filters: Sequence[dict[str, Any]] = (),
+    selection: Selection | None = None,
     observe: Callable[[int], None] = lambda images: None,
-    provenance: dict[str, Any] | None = None,
     world: World = SINGLE,
 ) -> MasterCoefficients | dict[str, MasterCoefficients]:
     """Run the training images through a trained network once and accumulate its routing coefficients.
@@ -336,46 +386,50 @@ def accumulate(
         batches: any iterable of inputs ``(b …)`` and labels ``(b)``, such as a list or a DataLoader; without
             augmentation, as the network sees them when it is used.
         iteration: of the class layer's routing whose coefficients are taken, from 1 (where all are equal) to the last,
-            which is taken when None; ``"after"`` for those of the update that follows the last.
+            which is the default; ``"final"`` for those of the update that follows the last.
         method: how the class layer's matrix follows from the sums, see `MasterAccumulator.compute`.
         class_layer: path of the layer whose capsules are the classes; the last by default.
-        keep: which images to take, of all that come ``(n)``; every one when None. See `apply_filters`.
-        filters: its report, to be stored with the result.
-        observe: told how many images were just done.
-        provenance: anything worth storing with the result, as JSON, such as where the images came from.
-        world: where each rank has its own images; then all get the same result.
+        selection: the images to take, from `apply_filters`; all by default.
+        observe: called with the number of images after each batch.
+        world: the ranks, each with its own images; all get the same result.
 
     Returns:
-        The master coefficients, for `fold`: one for a `CapsNet`, otherwise one for each capsule layer, by its path.
+        The master coefficients, for `fold`: one for a `CapsNet`, otherwise one per capsule layer, by its path.
     """
     layers = capsule_layers(model)
     path = class_layer_path(model, layers, class_layer)
-    number = checked_iteration(layers[path].routing, iteration)
     model_hash = weights_hash(model)
-    sums = MasterAccumulator.for_layer(layers[path], number, model_hash)
-    sums.filters = copy.deepcopy(list(filters))
+    sums = MasterAccumulator.for_layer(layers[path], checked_iteration(layers[path].routing, iteration), model_hash)
+    sums.filters = [] if selection is None else copy.deepcopy(selection.report)
     hidden = {one: MeanAccumulator(layer, model_hash) for one, layer in layers.items() if one != path}
-    seen = 0
-    for batch in batches:
-        inputs, labels = checked_batch(batch)
-        total = len(labels)
-        if keep is not None:
-            chosen = torch.from_numpy(keep[seen : seen + total])
-            if len(chosen) < total:
-                raise ValueError(f"keep is for {len(keep)} images, but more came: it must be of the same images")
-            inputs, labels = inputs[chosen.to(inputs.device)], labels[chosen.to(labels.device)]
-        seen += total
+    images = 0
+
+    def step(inputs: Tensor, labels: Tensor) -> None:
+        nonlocal images
+        first, images = images, images + len(labels)
+        if selection is not None:
+            if images > len(selection.keep):
+                raise _wrong_selection(selection, "more")
+            chosen = torch.from_numpy(selection.keep[first:images]).to(inputs.device)
+            inputs, labels = inputs[chosen], labels[chosen]
         accumulate_batch(model, inputs, labels, path, sums, hidden)
-        observe(total)
-    if keep is not None and seen != len(keep):
-        raise ValueError(f"keep is for {len(keep)} images, but {seen} came: it must be of the same images")
-    if not seen and world.is_single:
+
+    run_batches(model, batches, step, observe=observe)
+    if selection is not None and images != len(selection.keep):
+        raise _wrong_selection(selection, images)
+    if not images and world.is_single:
         raise ValueError("there were no images to accumulate: is the loader empty, or the generator used up?")
-    master = sums.all_reduce(world).compute(provenance, method)
+    master = sums.all_reduce(world).compute(method=method)
     if isinstance(model, CapsNet):
         return master
-    means = {one: mean.all_reduce(world).compute(provenance, filters) for one, mean in hidden.items()}
+    means = {one: mean.all_reduce(world).compute(filters=sums.filters) for one, mean in hidden.items()}
     return {one: master if one == path else means[one] for one in layers}
+
+
+def _wrong_selection(selection: Selection, images: int | str) -> ValueError:
+    return ValueError(
+        f"the selection is for {len(selection.keep)} images, but {images} came: it must be of the same images"
+    )
 
 
 @torch.no_grad()

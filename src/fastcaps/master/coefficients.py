@@ -16,17 +16,33 @@ from torch import Tensor
 
 from fastcaps._files import write_atomically
 from fastcaps.functional import Normalization, get_normalization
+from fastcaps.functional._deprecated import warn
 
-Method = Literal["containers", "columns", "pooled"]
+Method = Literal["per_class", "columns", "pooled"]
 
 _FORMAT = 1
 _KIND = "fastcaps.MasterCoefficients"
 _TENSORS = ("values", "containers", "counts")
+# Names of methods and of options of filters in files of earlier versions.
+FORMER_METHODS: dict[str, Method] = {"containers": "per_class"}
+FORMER_OPTIONS = {"kept": "keep_fraction", "outlying": "max_outlier_fraction"}
+
+
+def current_method(method: Any) -> Any:
+    """Return a method, with a warning where it has its former name."""
+    if method in FORMER_METHODS:
+        warn(f"method={method!r}", f"method={FORMER_METHODS[method]!r}")
+    return FORMER_METHODS.get(method, method)
+
+
+def _current_report(entry: dict[str, Any]) -> dict[str, Any]:
+    options = {FORMER_OPTIONS.get(name, name): value for name, value in entry["options"].items()}
+    return {**entry, "options": options}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MasterCoefficients:
-    """One coefficient for each lower capsule and class.
+    """One coefficient per lower capsule and class.
 
     Attributes:
         values: ``(i j)``, float64.
@@ -38,7 +54,7 @@ class MasterCoefficients:
             whose coefficients are averaged over all images.
         iteration: of routing whose coefficients were added up, from 1; one more than the network has for those of the
             update after its last; None when not known.
-        filters: which images were left out: one entry per filter, in their order, as `apply_filters` reports it.
+        filters: which images were left out: one entry per filter, in their order, as `apply_filters` reports them.
         model_hash: of the weights they were made with; None when not known.
         trained_with: hash of the weights that were trained with these coefficients in place of routing, if any were.
         provenance: anything else worth knowing, as JSON.
@@ -48,7 +64,7 @@ class MasterCoefficients:
     containers: Tensor | None
     counts: Tensor
     normalization: Normalization
-    method: Method | Literal["mean"] = "containers"
+    method: Method | Literal["mean"] = "per_class"
     iteration: int | None = None
     filters: list[dict[str, Any]] = field(default_factory=list)
     model_hash: str | None = None
@@ -56,8 +72,9 @@ class MasterCoefficients:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Replace the name of a normalization by its object."""
+        """Replace the name of a normalization by its object, and the former name of a method."""
         object.__setattr__(self, "normalization", get_normalization(self.normalization))
+        object.__setattr__(self, "method", current_method(self.method))
 
     @property
     def values_hash(self) -> str:
@@ -108,7 +125,10 @@ class MasterCoefficients:
             options = {"lower": summary.pop("lower"), "upper": summary.pop("upper")}
             options |= summary.pop("normalization_options", {})
             name = summary.pop("normalization")
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            if summary.get("method") in FORMER_METHODS:
+                summary["method"] = FORMER_METHODS[summary["method"]]
+            summary["filters"] = [_current_report(entry) for entry in summary.get("filters", [])]
+        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is damaged: what it says of itself can't be read ({error!r})") from None
         try:
             master = cls(**tensors, normalization=get_normalization(name, **options), **summary)

@@ -8,7 +8,7 @@ The paper takes all of them. It names two other ways, clustering and similarity;
 | `Similarity` | images whose ground-truth column is not much more like their own class's mean than like another's |
 | `KMeans`, `GaussianMixture` | images in outlying clusters of their class's ground-truth columns |
 
-The *outlying* clusters of a class are those whose centres lie farthest from the class's mean, taken from the outside
+The *outlying* clusters of a class are those whose centers lie farthest from the class's mean, taken from the outside
 inwards as long as together they hold at most a given share of the class. Size alone doesn't do: a small cluster in the
 middle is where the algorithm happened to cut. Nor does distance: a large cluster far away is another way of writing
 the digit, and nothing nearer than it is an outlier. So whatever the number of clusters, no class loses more than that
@@ -18,21 +18,25 @@ Any object with the four members of `Filter` is a filter; the report keeps the o
 """
 
 import dataclasses
+import functools
 import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, final, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
 from fastcaps.distributed import SINGLE, World
-from fastcaps.master.accumulator import filter_words
+from fastcaps.functional._deprecated import warn
+from fastcaps.master.accumulator import Selection, filter_words
+from fastcaps.master.coefficients import FORMER_OPTIONS
 from fastcaps.master.observations import NothingToFilterError, Observations
 
+T = TypeVar("T")
 Measure = Literal["pearson", "dot", "cosine"]
 
 # Columns of a class that clusters are fitted to: 19 MB for MNIST. All of its columns are then assigned to them.
@@ -55,61 +59,63 @@ class Filter(Protocol):
         """Whether it goes by ground-truth columns; at iteration 1 there are none, since all coefficients are equal."""
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Which of the images to keep ``(n)``."""
+        """Return which of the images to keep ``(n)``."""
 
 
-def apply_filters(
-    filters: Sequence[Filter], observations: Observations, world: World = SINGLE
-) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
+def apply_filters(filters: Sequence[Filter], observations: Observations, world: World = SINGLE) -> Selection:
     """Apply filters one after the other; each sees only what those before it kept.
 
     Args:
         filters: in their order.
         observations: of all images.
-        world: whose first rank decides for all.
-
-    Returns:
-        Which images are kept ``(n)``, for `accumulate`, and a report as JSON: for each filter ``name``, ``options``,
-        ``reason`` and how many images of each class it has ``seen`` and ``kept``.
+        world: the ranks; the first decides for all.
     """
-    kept, report = _applied(filters, observations) if world.is_main else (np.empty(0, bool), [])
+    selection = _select(filters, observations) if world.is_main else Selection(np.empty(0, bool), [])
     # The first rank's alone.
-    words = world.all_gather(np.frombuffer(json.dumps(report).encode() if world.is_main else b"", np.uint8))
-    return world.all_gather(kept), json.loads(words.tobytes())
+    words = json.dumps(selection.report).encode() if world.is_main else b""
+    report = json.loads(world.all_gather(np.frombuffer(words, np.uint8)).tobytes())
+    return Selection(world.all_gather(selection.keep), report)
 
 
-def _applied(filters: Sequence[Filter], observations: Observations) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-    kept = np.ones(len(observations), bool)
+def _select(filters: Sequence[Filter], observations: Observations) -> Selection:
+    selected = np.ones(len(observations), bool)
     report = []
     for one in filters:
         options = _options(one)
-        chosen = np.asarray(one.keep(observations))
-        if chosen.shape != (len(observations),) or chosen.dtype != np.bool_:
+        keep = np.asarray(one.keep(observations))
+        if keep.shape != (len(observations),) or keep.dtype != np.bool_:
             raise ValueError(
-                f"filter {one.name} gave {chosen.dtype} of shape {chosen.shape}, "
+                f"filter {one.name} gave {keep.dtype} of shape {keep.shape}, "
                 f"expected true or false for each of {len(observations)} images"
             )
-        left = observations.subset(chosen)
-        seen, remaining = observations.counts, left.counts
-        emptied = np.flatnonzero((seen > 0) & (remaining == 0))
+        remaining = observations.subset(keep)
+        seen, left = observations.counts, remaining.counts
+        emptied = np.flatnonzero((seen > 0) & (left == 0))
         if len(emptied):
             raise NothingToFilterError(
                 f"filter {filter_words(one.name, options)} keeps none of the {seen[emptied[0]]} images "
-                f"of class {emptied[0]}: "
-                "loosen its options, or leave it out"
+                f"of class {emptied[0]}: loosen its options, or leave it out"
             )
-        kept[kept] = chosen
-        observations = left
-        report.append(
-            {
-                "name": one.name,
-                "options": options,
-                "reason": one.reason,
-                "seen": seen.tolist(),
-                "kept": remaining.tolist(),
-            }
-        )
-    return kept, report
+        selected[selected] = keep
+        observations = remaining
+        counts = {"seen": seen.tolist(), "kept": left.tolist()}
+        report.append({"name": one.name, "options": options, "reason": one.reason, **counts})
+    return Selection(selected, report)
+
+
+def _accept_former_options(cls: type[T]) -> type[T]:
+    """Let a filter take the former names of its options for one release, with a warning."""
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def init(self: T, **options: Any) -> None:
+        for old in FORMER_OPTIONS.keys() & options.keys():
+            warn(f"{cls.__name__}({old}=…)", f"{FORMER_OPTIONS[old]}=…")
+            options[FORMER_OPTIONS[old]] = options.pop(old)
+        original(self, **options)
+
+    cls.__init__ = init  # type: ignore[assignment]
+    return cls
 
 
 @final
@@ -131,13 +137,13 @@ class Correct:
 
     @property
     def reason(self) -> str:
-        """What the others have in common."""
+        """What the left-out images have in common."""
         if not self.confidence:
             return "dynamic routing gives them another class"
         return f"their label's capsule is not longer than all others by {self.confidence:g}"
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Which of the images to keep ``(n)``."""
+        """Return which of the images to keep ``(n)``."""
         lengths, rows = observations.lengths, np.arange(len(observations))
         own = lengths[rows, observations.labels]  # (n)
         others = lengths.copy()
@@ -146,6 +152,7 @@ class Correct:
 
 
 @final
+@_accept_former_options
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
     """Keep the images whose ground-truth column is like their own class's mean column.
@@ -157,8 +164,8 @@ class Similarity:
 
     Attributes:
         measure: Pearson's correlation, the scalar product, or the cosine.
-        kept: the part of each class that is kept, the images whose similarity with their own class's mean exceeds that
-            with the most similar other class's by most; 0.95 when neither this nor ``margin`` is given.
+        keep_fraction: fraction of each class to keep: the images whose similarity with their own class's mean exceeds
+            that with the most similar other class's by most; 0.95 when neither this nor ``margin`` is given.
         margin: instead, an image is kept when its similarity with its own class's mean minus that with the most
             similar other class's is at least this much.
     """
@@ -166,39 +173,44 @@ class Similarity:
     name: ClassVar[str] = "similarity"
     uses_columns: ClassVar[bool] = True
     measure: Measure = "pearson"
-    kept: float | None = None
+    keep_fraction: float | None = None
     margin: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing."""
+        """Refuse options without meaning."""
         _check(self.measure in get_args(Measure), "measure", self.measure, f"one of {', '.join(get_args(Measure))}")
         if self.margin is not None:
             _check(math.isfinite(self.margin), "margin", self.margin, "a finite number")
-            _check(self.kept is None, "margin", self.margin, f"none together with kept={self.kept}")
+            _check(
+                self.keep_fraction is None,
+                "margin",
+                self.margin,
+                f"none together with keep_fraction={self.keep_fraction}",
+            )
             return
-        if self.kept is None:
-            object.__setattr__(self, "kept", 0.95)  # said, so that reports show it
-        _check(0 < (self.kept or 0) <= 1, "kept", self.kept, "a part of each class, above 0 and at most 1")
+        if self.keep_fraction is None:
+            object.__setattr__(self, "keep_fraction", 0.95)  # set, so that reports show it
+        fraction = self.keep_fraction or 0
+        _check(0 < fraction <= 1, "keep_fraction", fraction, "a fraction of each class, above 0 and at most 1")
 
     @property
     def reason(self) -> str:
-        """What the others have in common."""
+        """What the left-out images have in common."""
         if self.margin is None:
-            return (
-                f"their columns tell their class's mean from others less than the {self.kept:g} kept ({self.measure})"
-            )
+            kept = f"the {self.keep_fraction:g} kept ({self.measure})"
+            return f"their columns tell their class's mean from others less than {kept}"
         return f"their columns are not more like their class's mean than another's by {self.margin:g} ({self.measure})"
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Which of the images to keep ``(n)``."""
+        """Return which of the images to keep ``(n)``."""
         own, other = self.similarities(observations)
-        if self.kept is None:
+        if self.keep_fraction is None:
             return own - other >= (self.margin or 0.0)
         keep = np.zeros(len(observations), bool)
         for label in range(observations.classes):
             members = observations.of_class(label)
             order = np.lexsort((-own[members], other[members] - own[members]))
-            keep[members[order[: max(1, round(self.kept * len(members)))]]] = True
+            keep[members[order[: max(1, round(self.keep_fraction * len(members)))]]] = True
         return keep
 
     def similarities(self, observations: Observations) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -232,62 +244,64 @@ class Similarity:
         if self.measure == "dot":
             return columns
         if self.measure == "pearson":
-            centred = columns - columns.mean(1, keepdims=True)
+            centered = columns - columns.mean(1, keepdims=True)
             # What rounding leaves of a column without variation is none.
-            centred[np.abs(centred).max(1) <= 1e-9 * np.abs(columns).max(1)] = 0
-            columns = centred
+            centered[np.abs(centered).max(1) <= 1e-9 * np.abs(columns).max(1)] = 0
+            columns = centered
         length = np.linalg.norm(columns, axis=1, keepdims=True)
         return columns / np.where(length > 0, length, 1)
 
 
 @final
+@_accept_former_options
 @dataclass(frozen=True, kw_only=True)
 class KMeans:
     """Leave out outlying clusters that K-means finds among a class's ground-truth columns.
 
     Attributes:
         clusters: of each class.
-        outlying: the share of its class that outlying clusters may hold, at most.
+        max_outlier_fraction: largest fraction of a class in outlying clusters.
         seed: of what is random in finding clusters.
     """
 
     name: ClassVar[str] = "kmeans"
     uses_columns: ClassVar[bool] = True
     clusters: int = 20
-    outlying: float = 0.05
+    max_outlier_fraction: float = 0.05
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what can't be."""
-        _check_clustering(self.clusters, self.outlying, self.seed)
+        """Refuse options without meaning."""
+        _check_clustering(self.clusters, self.max_outlier_fraction, self.seed)
 
     @property
     def reason(self) -> str:
-        """What the others have in common."""
-        return _clustering_reason(self.outlying)
+        """What the left-out images have in common."""
+        return _clustering_reason(self.max_outlier_fraction)
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Which of the images to keep ``(n)``."""
-        return _without_outlying_clusters(self.name, observations, self._fitted, self.outlying, self.seed)
+        """Return which of the images to keep ``(n)``."""
+        return _without_outlying_clusters(self.name, observations, self._fitted, self.max_outlier_fraction, self.seed)
 
     def _fitted(self, sample: NDArray[np.float32]) -> "_Clusters":
         from sklearn.cluster import MiniBatchKMeans
 
-        found = MiniBatchKMeans(min(self.clusters, len(sample)), n_init=3, random_state=self.seed).fit(sample)
-        return found.predict, found.cluster_centers_ - sample.mean(0)
+        fitted = MiniBatchKMeans(min(self.clusters, len(sample)), n_init=3, random_state=self.seed).fit(sample)
+        return fitted.predict, fitted.cluster_centers_ - sample.mean(0)
 
 
 @final
+@_accept_former_options
 @dataclass(frozen=True, kw_only=True)
 class GaussianMixture:
-    """Leave out outlying clusters that a mixture of Gaussians (expectation-maximisation) finds among a class's columns.
+    """Leave out outlying clusters that a mixture of Gaussians (expectation-maximization) finds among a class's columns.
 
     The columns are first reduced to their principal components, each divided by its standard deviation.
 
     Attributes:
         clusters: Gaussians of each class.
         components: principal components.
-        outlying: the share of its class that outlying clusters may hold, at most.
+        max_outlier_fraction: largest fraction of a class in outlying clusters.
         seed: of what is random in finding clusters.
     """
 
@@ -295,22 +309,22 @@ class GaussianMixture:
     uses_columns: ClassVar[bool] = True
     clusters: int = 20
     components: int = 16
-    outlying: float = 0.05
+    max_outlier_fraction: float = 0.05
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what can't be."""
-        _check_clustering(self.clusters, self.outlying, self.seed)
+        """Refuse options without meaning."""
+        _check_clustering(self.clusters, self.max_outlier_fraction, self.seed)
         _check(self.components >= 1, "components", self.components, "at least 1")
 
     @property
     def reason(self) -> str:
-        """What the others have in common."""
-        return _clustering_reason(self.outlying)
+        """What the left-out images have in common."""
+        return _clustering_reason(self.max_outlier_fraction)
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Which of the images to keep ``(n)``."""
-        return _without_outlying_clusters(self.name, observations, self._fitted, self.outlying, self.seed)
+        """Return which of the images to keep ``(n)``."""
+        return _without_outlying_clusters(self.name, observations, self._fitted, self.max_outlier_fraction, self.seed)
 
     def _fitted(self, sample: NDArray[np.float32]) -> "_Clusters":
         from sklearn.decomposition import PCA
@@ -334,7 +348,7 @@ FILTERS: dict[str, type[Correct | Similarity | KMeans | GaussianMixture]] = {
     "em": GaussianMixture,
 }
 
-# From columns (b i) to the numbers (b) of their clusters, and the clusters' centres seen from the class's mean (k …).
+# From columns (b i) to the numbers (b) of their clusters, and the clusters' centers seen from the class's mean (k …).
 _Clusters = tuple[Callable[[NDArray[np.float32]], NDArray[np.integer]], NDArray[np.floating]]
 
 
@@ -342,7 +356,7 @@ def _without_outlying_clusters(
     name: str,
     observations: Observations,
     fitted: Callable[[NDArray[np.float32]], _Clusters],
-    outlying: float,
+    max_outlier_fraction: float,
     seed: int,
 ) -> NDArray[np.bool_]:
     """Cluster each class's columns and keep the images in clusters that are not outlying ``(n)``."""
@@ -364,23 +378,27 @@ def _without_outlying_clusters(
         with warnings.catch_warnings():
             # Where some columns are equal there are fewer clusters than asked for; a rough grouping is good enough.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            assign, centres = fitted(sample)
+            assign, centers = fitted(sample)
         clusters = np.concatenate([assign(columns) for _, columns in observations.columns(members)])  # (m)
-        keep[members] = ~is_outlying(np.bincount(clusters, minlength=len(centres)), centres, outlying)[clusters]
+        keep[members] = ~is_outlying(np.bincount(clusters, minlength=len(centers)), centers, max_outlier_fraction)[
+            clusters
+        ]
     return keep
 
 
-def is_outlying(sizes: NDArray[np.integer], centres: NDArray[np.floating], outlying: float) -> NDArray[np.bool_]:
-    """Which clusters are outlying, as the head of this module says ``(k)``.
+def is_outlying(
+    sizes: NDArray[np.integer], centers: NDArray[np.floating], max_outlier_fraction: float
+) -> NDArray[np.bool_]:
+    """Return which clusters are outlying ``(k)``; see the top of this module.
 
     Args:
-        sizes: images in each ``(k)``.
-        centres: seen from the class's mean ``(k …)``.
-        outlying: the share of all images that they may hold, at most.
+        sizes: number of images per cluster ``(k)``.
+        centers: relative to the mean of the class ``(k …)``.
+        max_outlier_fraction: largest fraction of all images that they may hold.
     """
-    inwards = np.argsort(-np.linalg.norm(centres, axis=1), kind="stable")  # (k)
+    inwards = np.argsort(-np.linalg.norm(centers, axis=1), kind="stable")  # (k)
     result = np.zeros(len(sizes), bool)
-    result[inwards[np.cumsum(sizes[inwards]) <= outlying * sizes.sum()]] = True
+    result[inwards[np.cumsum(sizes[inwards]) <= max_outlier_fraction * sizes.sum()]] = True
     return result
 
 
@@ -392,13 +410,13 @@ def _options(one: Any) -> dict[str, Any]:
     return plain
 
 
-def _clustering_reason(outlying: float) -> str:
-    return f"their columns are in the clusters farthest from their class's mean, which hold at most {outlying:g} of it"
+def _clustering_reason(fraction: float) -> str:
+    return f"their columns are in the clusters farthest from their class's mean, which hold at most {fraction:g} of it"
 
 
-def _check_clustering(clusters: int, outlying: float, seed: int) -> None:
+def _check_clustering(clusters: int, fraction: float, seed: int) -> None:
     _check(clusters >= 2, "clusters", clusters, "at least 2")
-    _check(0 < outlying < 1, "outlying", outlying, "a part of each class, above 0 and below 1")
+    _check(0 < fraction < 1, "max_outlier_fraction", fraction, "a fraction of each class, above 0 and below 1")
     _check(0 <= seed < 2**32, "seed", seed, "a whole number from 0 to 2³² − 1")
 
 

@@ -21,7 +21,7 @@ from fastcaps.functional import RoutingOutput
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master.accumulator import checked_iteration
 from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
-from fastcaps.nn.inference import checked_batch, device_of, evaluating
+from fastcaps.nn.inference import Batches, run_batches
 
 # Columns given at a time, as float32.
 _CHUNK_BYTES = 4 * 2**20
@@ -35,7 +35,7 @@ class NothingToFilterError(ValueError):
 
 @final
 class Observations:
-    """The images that are left, and what is known of them.
+    """What is known of the images that filters have left so far.
 
     Attributes:
         labels: ``(n)``, int64.
@@ -51,7 +51,7 @@ class Observations:
         iteration: int = 3,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
-        """Put together what was found out.
+        """Put together what is known.
 
         Args:
             labels: ``(n)``.
@@ -68,9 +68,9 @@ class Observations:
     def collect(
         cls,
         model: nn.Module,
-        batches: Iterable[tuple[Tensor, Tensor]],
+        batches: Batches,
         *,
-        iteration: int | Literal["after"] | None = None,
+        iteration: int | Literal["final"] | None = None,
         class_layer: str | None = None,
         columns: bool = True,
         folder: Path | None = None,
@@ -88,7 +88,7 @@ class Observations:
             columns: whether some filter looks at them.
             folder: for the temporary file, which has no name there and goes when this object does, however the
                 process ends; the system's folder for such files when None.
-            observe: told how many images were just done.
+            observe: called with the number of images after each batch.
             world: where each rank has its own images, those of one following those of the rank before; then all get
                 everybody's labels and lengths, and the first everybody's columns.
         """
@@ -134,11 +134,11 @@ class Observations:
             Numbers ``(b)`` and columns ``(b i)``.
         """
         numbers = np.arange(len(self)) if numbers is None else numbers
-        return self._chunks(self._kept_columns(), numbers)
+        return self._chunks(self._stored_columns(), numbers)
 
     def class_sums(self) -> NDArray[np.float64]:
         """Sums of each class's columns ``(j i)``; divided by `counts`, their means."""
-        sums = np.zeros((self.classes, self._kept_columns().shape[1]))
+        sums = np.zeros((self.classes, self._stored_columns().shape[1]))
         for numbers, columns in self.columns():
             labels = self.labels[numbers]
             for label in np.unique(labels):
@@ -149,7 +149,7 @@ class Observations:
         """Only the images for which ``keep (n)`` is true; the columns are shared."""
         return Observations(self.labels[keep], self.lengths[keep], self._columns, self.iteration, self._rows[keep])
 
-    def _kept_columns(self) -> NDArray[np.floating]:
+    def _stored_columns(self) -> NDArray[np.floating]:
         if self._columns is None:
             if self.iteration == 1:
                 raise NothingToFilterError(
@@ -176,10 +176,9 @@ class Traced(NamedTuple):
     coefficients: Mapping[int, Tensor]
 
 
-@torch.no_grad()
 def trace(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Batches,
     iterations: int,
     receive: Callable[[Traced], None],
     *,
@@ -193,7 +192,7 @@ def trace(
         batches: inputs ``(b …)`` and labels ``(b)``.
         iterations: how many to trace, at least; as many as the layer has if that is more.
         receive: told of so few images at a time that the coefficients of all iterations fit into memory, in order.
-        observe: told how many images were just done.
+        observe: called with the number of images after each batch.
         class_layer: path of the layer whose capsules are the classes; the last by default.
     """
     layers = capsule_layers(model)
@@ -201,11 +200,11 @@ def trace(
     layer = layers[path]
     last, classes = layer.routing.iterations, layer.out_capsules
     check = PassCheck(layers, path)
-    their = torch.empty(0, dtype=torch.int64)
+    current_labels = torch.empty(0, dtype=torch.int64)
 
     def observer(current: str, lower_capsules: Tensor) -> Tensor:
         first = check.start(current, lower_capsules)
-        own = their[first : first + len(lower_capsules)]
+        own = current_labels[first : first + len(lower_capsules)]
         if current != path or len(own) != len(lower_capsules):  # what is wrong is refused below
             return layers[current].route(lower_capsules).capsules
         capsules = [lower_capsules.new_empty(0, classes, layer.out_dim)]
@@ -214,14 +213,16 @@ def trace(
             capsules.append(outputs[last - 1].capsules)
         return torch.cat(capsules)
 
-    with evaluating(model), observing(layers, observer):
-        for batch in batches:
-            inputs, labels = checked_batch(batch)
-            labels = checked_labels(labels.cpu(), len(inputs), classes)
-            for some, their in zip(torch.split(inputs, _PIECE), torch.split(labels, _PIECE), strict=True):
-                model(some.to(device_of(model)))
-                check.finish(len(their))
-            observe(len(labels))
+    def step(inputs: Tensor, labels: Tensor) -> None:
+        nonlocal current_labels
+        labels = checked_labels(labels.cpu(), len(inputs), classes)
+        for some, own in zip(torch.split(inputs, _PIECE), torch.split(labels, _PIECE), strict=True):
+            current_labels = own
+            model(some)
+            check.finish(len(some))
+
+    with observing(layers, observer):
+        run_batches(model, batches, step, observe=observe)
 
 
 def _traced(labels: Tensor, outputs: Sequence[RoutingOutput], last: int) -> Traced:

@@ -4,20 +4,22 @@ Each is what `accumulate` with that iteration and those filters gives; comparing
 for every one of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from fastcaps.master.accumulator import MasterAccumulator
+from fastcaps.master.accumulator import MasterAccumulator, Selection
 from fastcaps.master.filters import Filter, apply_filters
 from fastcaps.master.observations import ColumnFiles, NothingToFilterError, Observations, Traced, trace
 from fastcaps.master.recording import capsule_layers, class_layer_path
+from fastcaps.nn.inference import Batches
 from fastcaps.nn.pretrained import weights_hash
+
+# Iteration and name of the chain of filters.
+_Key = tuple[int, str]
 
 
 class Sweep(NamedTuple):
@@ -28,13 +30,13 @@ class Sweep(NamedTuple):
         skipped: why there are none.
     """
 
-    sums: dict[tuple[int, str], MasterAccumulator]
-    skipped: dict[tuple[int, str], str]
+    sums: dict[_Key, MasterAccumulator]
+    skipped: dict[_Key, str]
 
 
 def sweep(
     model: nn.Module,
-    source: Callable[[], Iterable[tuple[Tensor, Tensor]]],
+    source: Callable[[], Batches],
     iterations: Sequence[int],
     chains: Mapping[str, Sequence[Filter]],
     *,
@@ -54,7 +56,7 @@ def sweep(
         chains: filters in their order, by the chain's name; none for all images.
         class_layer: path of the layer whose capsules are the classes, as for `accumulate`.
         folder: for temporary files without names; the system's when None.
-        observe: told how many images were just done, in either pass.
+        observe: called with the number of images after each batch, in either pass.
     """
     layers = capsule_layers(model)
     layer = layers[class_layer_path(model, layers, class_layer)]
@@ -66,8 +68,10 @@ def sweep(
     filtered = {name: filters for name, filters in chains.items() if filters}
     by_columns = any(one.uses_columns for filters in filtered.values() for one in filters)
     sums = {(k, name): MasterAccumulator.for_layer(layer, k, model_hash) for k in iterations for name in unfiltered}
-    skipped: dict[tuple[int, str], str] = {}
-    masks: dict[tuple[int, str], NDArray[np.bool_]] = {}
+
+    def run_pass(receive: Callable[[Traced], None]) -> None:
+        trace(model, source(), max(iterations), receive, observe=observe, class_layer=class_layer)
+
     with ColumnFiles(layer.out_capsules, iterations if by_columns else [], folder) as files:
 
         def observe_all(traced: Traced) -> None:
@@ -75,30 +79,49 @@ def sweep(
             for (k, _), one in sums.items():
                 one.update(traced.coefficients[k], traced.labels)
 
-        trace(model, source(), max(iterations), observe_all, observe=observe, class_layer=class_layer)
-        for k in iterations:
-            observations = Observations(*files.result(k), k)
-            for name, filters in filtered.items():
-                try:
-                    masks[k, name], report = apply_filters(filters, observations)
-                except NothingToFilterError as error:
-                    skipped[k, name] = str(error)
-                    continue
-                sums[k, name] = MasterAccumulator.for_layer(layer, k, model_hash)
-                sums[k, name].filters = report
-    if masks:
-        seen = 0
-
-        def observe_chosen(traced: Traced) -> None:
-            nonlocal seen
-            for (k, name), mask in masks.items():
-                chosen = torch.from_numpy(mask[seen : seen + len(traced.labels)])
-                coefficients = traced.coefficients[k]
-                sums[k, name].update(coefficients[chosen.to(coefficients.device)], traced.labels[chosen])
-            seen += len(traced.labels)
-
-        trace(model, source(), max(iterations), observe_chosen, observe=observe, class_layer=class_layer)
-        first = len(next(iter(masks.values())))
-        if seen != first:
-            raise ValueError(f"the first pass had {first} images, the second {seen}: expected the same again")
+        run_pass(observe_all)
+        selections, skipped = _select(filtered, iterations, files)
+    for (k, name), selection in selections.items():
+        sums[k, name] = MasterAccumulator.for_layer(layer, k, model_hash)
+        sums[k, name].filters = selection.report
+    if selections:
+        _accumulate_selected(run_pass, sums, selections)
     return Sweep(sums, skipped)
+
+
+def _select(
+    chains: Mapping[str, Sequence[Filter]], iterations: Sequence[int], files: ColumnFiles
+) -> tuple[dict[_Key, Selection], dict[_Key, str]]:
+    """Apply every chain at every iteration; return the selections, and why there are none."""
+    selections: dict[_Key, Selection] = {}
+    skipped: dict[_Key, str] = {}
+    for k in iterations:
+        observations = Observations(*files.result(k), k)
+        for name, filters in chains.items():
+            try:
+                selections[k, name] = apply_filters(filters, observations)
+            except NothingToFilterError as error:
+                skipped[k, name] = str(error)
+    return selections, skipped
+
+
+def _accumulate_selected(
+    run_pass: Callable[[Callable[[Traced], None]], None],
+    sums: Mapping[_Key, MasterAccumulator],
+    selections: Mapping[_Key, Selection],
+) -> None:
+    """Accumulate the images of every selection in one more pass."""
+    images = 0
+
+    def receive(traced: Traced) -> None:
+        nonlocal images
+        for (k, name), selection in selections.items():
+            chosen = torch.from_numpy(selection.keep[images : images + len(traced.labels)])
+            coefficients = traced.coefficients[k]
+            sums[k, name].update(coefficients[chosen.to(coefficients.device)], traced.labels[chosen])
+        images += len(traced.labels)
+
+    run_pass(receive)
+    first = len(next(iter(selections.values())).keep)
+    if images != first:
+        raise ValueError(f"the first pass had {first} images, the second {images}: expected the same again")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastcaps.analysis.results import current_method
 from fastcaps.data.registry import SETS
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
@@ -79,11 +80,11 @@ def check_result(result: RunResult, cell: Cell, where: Path) -> None:
             f"{result.data.test} test images: evaluate it without --part and --limit"
         )
     master = evaluation.master or {}
-    method, filters = master.get("method", "containers"), len(master.get("filters", []))
-    if (master.get("iteration"), method, filters) != (iterations, "containers", 0):
+    method, filters = current_method(master.get("method", "per_class")), len(master.get("filters", []))
+    if (master.get("iteration"), method, filters) != (iterations, "per_class", 0):
         raise ValueError(
             f"{where} was evaluated with coefficients of iteration {master.get('iteration')}, {method}, "
-            f"{filters} filters, expected the paper's (iteration {iterations}, containers, 0 filters): "
+            f"{filters} filters, expected the paper's (iteration {iterations}, per_class, 0 filters): "
             "fastcaps accumulate without options makes them"
         )
 

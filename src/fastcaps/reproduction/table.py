@@ -215,7 +215,7 @@ def with_tables(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     """Return a Markdown page with its tables renewed, each between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
     closed = {match[2] for match in _MARKED_TABLE.finditer(text)}
     for name in tables:
-        if f"<!-- table: {name} -->" in text and name not in closed:
+        if f"<!-- table: {name} -->\n" in text and name not in closed:
             raise ValueError(f"the table {name} has no end: put <!-- end --> on a line after <!-- table: {name} -->")
     return _MARKED_TABLE.sub(
         lambda match: f"{match[1]}\n{tables[match[2]]()}\n{match[3]}" if match[2] in tables else match[0], text

@@ -6,6 +6,7 @@ only the finished columns are exchanged. Either way an image is read once, by on
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from fastcaps._machine import free_bytes
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import SINGLE, World, current
-from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, accumulate
+from fastcaps.master import MasterAccumulator, MasterCoefficients, Method, Selection, accumulate
 from fastcaps.master.accumulator import accumulate_batch, checked_iteration, combined
 from fastcaps.nn import CapsNet
 from fastcaps.nn.inference import evaluating
@@ -34,7 +35,7 @@ _LEAST_BYTES = 2**28
 class AccumulateOptions(TypedDict, total=False):
     """Options of `fastcaps.accumulate` that `accumulate_split` passes on; ``keep`` is a mask ``(n)`` of all images."""
 
-    iteration: int | Literal["after"] | None
+    iteration: int | Literal["final"] | None
     method: Method
     keep: NDArray[np.bool_] | None
     filters: Sequence[dict[str, Any]]
@@ -118,9 +119,17 @@ def accumulate_split(
     planned = plan(counts, config.lower_capsules, available_memory(world) if memory is None else memory, world)
     if planned.parts is None:
         share = world.share(len(images))
-        options["keep"] = None if keep is None else keep[share]
         part = images.subset(torch.arange(len(images))[share])
-        return cast(MasterCoefficients, accumulate(model, batches(part, batch_size, view=view), **options))
+        master = accumulate(
+            model,
+            batches(part, batch_size, view=view),
+            iteration=options.get("iteration"),
+            method=options.get("method", "per_class"),
+            selection=None if keep is None else Selection(keep[share], list(options.get("filters", ()))),
+            observe=options.get("observe", lambda count: None),
+            world=world,
+        )
+        return replace(master, provenance=options.get("provenance") or {})
     announce(planned.message)
     number, model_hash = checked_iteration(model.routing.routing, options.get("iteration")), weights_hash(model)
     observe: Callable[[int], None] = options.get("observe", lambda count: None)
@@ -136,7 +145,7 @@ def accumulate_split(
             yield accumulator
             del accumulator
 
-    method = options.get("method", "containers")
+    method = options.get("method", "per_class")
     return combined(sums(planned.parts), options.get("provenance"), method, world, keep_sums=False)
 
 
@@ -166,9 +175,9 @@ def accumulate_between_epochs(
         nonlocal task
         task = "accumulating in parts"
 
-    iteration: int | Literal["after"] | None = None if previous is None else previous.iteration
+    iteration: int | Literal["final"] | None = None if previous is None else previous.iteration
     if iteration == model.config.iterations + 1:
-        iteration = "after"
+        iteration = "final"
     with evaluating(model):
         return accumulate_split(
             model,
@@ -176,7 +185,7 @@ def accumulate_between_epochs(
             data.augmentation.test_view,
             settings.batch_size,
             iteration=iteration,
-            method="containers" if previous is None else cast(Method, previous.method),
+            method="per_class" if previous is None else cast(Method, previous.method),
             observe=world.counting(lambda count: observe(task, count)),
             announce=announce,
             world=world,

@@ -23,7 +23,7 @@ def ablate(
     *,
     filters: Mapping[str, Sequence[Filter]] | None = None,
     methods: Sequence[Method] | None = None,
-    iterations: Sequence[int | Literal["after"]] | None = None,
+    iterations: Sequence[int | Literal["final"]] | None = None,
     limit: int | None = None,
     result_file: str | Path | None = None,
     **options: Unpack[ExecutionOptions],
@@ -38,7 +38,7 @@ def ablate(
         out: folder for ``ablation.json`` and ``ablation.png``; the run folder by default.
         filters: chains of filters by name, an empty chain for all images; by default none and each filter alone.
         methods: of building the matrix; all by default.
-        iterations: of routing, from 1, or ``"after"`` for the update after the last; all but the first by default.
+        iterations: of routing, from 1, or ``"final"`` for the update after the last; all but the first by default.
         limit: accumulate only the first so many training images.
         result_file: a file for the same JSON.
         options: see `ExecutionOptions`; 256 images per batch by default.
@@ -50,7 +50,7 @@ def ablate(
     model, data = load_run(run, execution)
     last = model.config.iterations
     filters = {"none": [], **{name: [kind()] for name, kind in FILTERS.items()}} if filters is None else filters
-    numbers = [_iteration_number(entry, last) for entry in iterations or (*range(2, last + 1), "after")]
+    numbers = [_iteration_number(entry, last) for entry in iterations or (*range(2, last + 1), "final")]
     variants = _Variants(filters, tuple(dict.fromkeys(methods or get_args(Method))), tuple(dict.fromkeys(numbers)))
     matrices, skipped = _matrices(variants, model, run.training_part(data).first(limit), data, execution)
     parts = {"validation": run.validation_part(data), "test": data.test}
@@ -101,8 +101,8 @@ class _Scores(NamedTuple):
     matrices: list[Score]
 
 
-def _iteration_number(iteration: int | Literal["after"], last: int) -> int:
-    return last + 1 if iteration == "after" else iteration
+def _iteration_number(iteration: int | Literal["final"], last: int) -> int:
+    return last + 1 if iteration == "final" else iteration
 
 
 def _matrices(

@@ -63,8 +63,8 @@ def accumulate(
     run: str | Path | Run,
     out: str | Path | None = None,
     *,
-    iteration: int | Literal["after"] | None = None,
-    method: Method = "containers",
+    iteration: int | Literal["final"] | None = None,
+    method: Method = "per_class",
     filters: Sequence[Filter] = (),
     memory: int | None = None,
     **options: Unpack[ExecutionOptions],
@@ -114,7 +114,7 @@ def accumulate(
             # They are about the coefficients before these.
             for file in run.evaluation_files:
                 file.unlink(missing_ok=True)
-    return AccumulationResult(path, master, iteration == "after")
+    return AccumulationResult(path, master, iteration == "final")
 
 
 def _check_not_fixed(run: Run) -> None:
@@ -130,7 +130,7 @@ def _apply_filters(
     data: DataSet,
     images: Split,
     filters: Sequence[Filter],
-    iteration: int | Literal["after"] | None,
+    iteration: int | Literal["final"] | None,
     execution: Execution,
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
     """Return which images the filters keep ``(n)``, and their report."""
