@@ -8,9 +8,10 @@ import torch
 from tests.training.conftest import make_data, small_config
 from tests.training.test_trainer import Killed, same, weights
 
-from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate
+from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate, fold
 from fastcaps.data import Augmentation, batches
 from fastcaps.distributed import World
+from fastcaps.functional import capsule_distillation_loss, length_distillation_loss, margin_loss
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
@@ -184,6 +185,50 @@ def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
         kept = safetensors.torch.load_file(tmp_path / name / "checkpoint.safetensors")
         assert [key for key in kept if key.startswith("adam.exp_avg.")] == ["adam.exp_avg.routing.weight"]
         assert Run.open(tmp_path / name).about["settings"]["routing_only"] is True
+
+
+@pytest.mark.parametrize("routing_only", [False, True])
+def test_distillation_brings_the_capsules_nearer_to_those_of_dynamic_routing(data, config, tmp_path, routing_only):
+    trainer(data, config, tmp_path / "dynamic").fit()
+    images, _ = next(iter(batches(data.train, len(data.train), view=data.augmentation.test_view)))
+    taught = CapsNet.from_pretrained(tmp_path / "dynamic")(images).capsules.detach()
+    distances = []
+    for distill in (False, True):
+        settings = TrainSettings(
+            epochs=4, batch_size=16, warmup=0, reconstruction_weight=0.0, routing_only=routing_only, distill=distill
+        )
+        model, out = CapsNet.from_pretrained(tmp_path / "dynamic"), tmp_path / f"{distill}"
+        Trainer(model, data, settings, out, master=uniform_coefficients(config), loggers=[]).fit()
+        distances.append(float((FastCapsNet.from_pretrained(out)(images).capsules - taught).square().sum()))
+    assert distances[1] < distances[0]
+
+
+def test_a_resumed_run_has_the_same_teacher(data, config, tmp_path):
+    master = uniform_coefficients(config)
+
+    def die(report):
+        if (report.epoch, report.step) == (3, 2):
+            raise Killed
+
+    trainer(data, config, tmp_path / "whole", master=master, distill=True).fit()
+    with pytest.raises(Killed):
+        trainer(data, config, tmp_path / "killed", die, master=master, distill=True).fit()
+    trainer(data, config, tmp_path / "killed", master=master, distill=True).fit(resume=True)
+    assert same(weights(tmp_path / "whole" / "model"), weights(tmp_path / "killed" / "model"))
+
+
+def test_the_loss_of_distillation_is_the_sum_of_its_terms(data, config, tmp_path):
+    still, n = replace(data, augmentation=Augmentation()), len(data.train)
+    options = {"epochs": 1, "batch_size": n, "reconstruction_weight": 0.0, "distill": True, "sharpness": 5.0}
+    one = trainer(still, config, tmp_path, master=uniform_coefficients(config), **options)
+    images, labels = next(iter(batches(data.train, n, view=data.augmentation.test_view)))
+    with torch.no_grad():
+        own, taught = fold(one.model, "uniform")(images), one.model(images)
+    expected = margin_loss(own.lengths, labels) + length_distillation_loss(own.lengths, taught.lengths, 5.0)
+    expected = expected + capsule_distillation_loss(own.capsules, taught.capsules)
+    assert one.fit()[0].loss == pytest.approx(float(expected), rel=1e-4)
+    with pytest.raises(ValueError, match="distill is for fixed coefficients: give master coefficients"):
+        trainer(data, config, tmp_path / "refused", distill=True)
 
 
 def test_cross_entropy_is_what_the_first_step_descends(data, config, tmp_path):

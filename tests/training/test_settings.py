@@ -75,6 +75,10 @@ def test_settings_of_runs_from_before_there_were_all():
             {"routing_only": True, "reinit": True, "epochs": 3, "dynamic_epochs": 1},
             "routing_only keeps weights that reinit draws anew: give one of them",
         ),
+        (
+            {"distill": True, "epochs": 3, "dynamic_epochs": 1},
+            "distill learns from the initial network, which dynamic_epochs train: give one of them",
+        ),
         ({"validation": -0.1}, "validation is -0.1, expected a fraction, a number of images, or 0"),
     ],
 )

@@ -84,10 +84,22 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
         ({"data": make_data()}, "give out=, the run folder"),
         ({"out": tmp_path / "refused"}, "give data=, or init= with a run whose data to use"),
         ({"out": tmp_path / "refused", "routing_only": True}, "routing_only=True: a new network has nothing to keep"),
+        ({"out": tmp_path / "refused", "distill": True}, "distill=True: a new network has nothing to teach"),
     ):
         with pytest.raises(ConfigError, match=message):
             workflows.train(**refused)
     assert not (tmp_path / "refused").exists()
+
+
+def test_distillation_takes_the_coefficients_of_the_run(run, tmp_path):
+    options: dict[str, Any] = {"init": run.run, "distill": True, "routing_only": True, "epochs": 1, "threads": 1}
+    workflows.accumulate(run.run, data=make_data(), threads=1)
+    distilled = Run.open(workflows.train(make_data(), tmp_path / "distilled", loggers=[], **options).run)
+    assert torch.equal(distilled.master().values, Run.open(run.run).master().values)
+    assert distilled.about["settings"]["distill"] is True
+    Run.open(run.run).master_file.unlink()
+    with pytest.raises(OSError, match="master.safetensors"):
+        workflows.train(make_data(), tmp_path / "refused", loggers=[], **options)
 
 
 def test_all_settings_at_once(tmp_path):

@@ -64,6 +64,8 @@ def train(
 
     Example:  fastcaps train --init runs/digits --coefficients uniform --routing-only --out runs/refit
 
+    Example:  fastcaps train --init runs/digits --distill --routing-only --out runs/distilled
+
     Example:  fastcaps train --config runs/digits/config.toml --epochs 20 --out runs/longer
     """
     require("fastcaps train", "torch", "sklearn")

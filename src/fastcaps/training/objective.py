@@ -1,9 +1,17 @@
 """The loss that training minimizes."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
-from fastcaps.functional import cross_entropy_loss, margin_loss, reconstruction_loss
+from fastcaps.functional import (
+    capsule_distillation_loss,
+    cross_entropy_loss,
+    length_distillation_loss,
+    margin_loss,
+    reconstruction_loss,
+)
 from fastcaps.nn import CapsNet
 from fastcaps.training.settings import TrainSettings
 
@@ -16,6 +24,8 @@ class Objective(nn.Module):
         self.model, self.settings = model, settings
         # PyTorch warns when it looks for unused parameters and finds none: this one is never used.
         self.unused = nn.Parameter(torch.zeros(1, device=model.routing.weight.device))
+        # In a tuple, so that it is no part of what is trained and distributed.
+        self._teacher = (copy.deepcopy(model).requires_grad_(False).eval(),) if settings.distill else ()
 
     def forward(self, images: Tensor, labels: Tensor, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return loss and lengths.
@@ -36,4 +46,9 @@ class Objective(nn.Module):
         if settings.reconstruction_weight:
             reconstruction = self.model.reconstruct(output.capsules, labels)
             loss = loss + reconstruction_loss(reconstruction, images, settings.reconstruction_weight)
+        for teacher in self._teacher:
+            with torch.no_grad():
+                taught = teacher(images)
+            loss = loss + length_distillation_loss(output.lengths, taught.lengths, settings.sharpness)
+            loss = loss + capsule_distillation_loss(output.capsules, taught.capsules)
         return loss, output.lengths.detach()

@@ -58,6 +58,7 @@ class TrainSettings:
         reinit: draw new weights when the coefficients have been accumulated.
         refresh_every: epochs after which fixed coefficients are accumulated again; 0 for never.
         routing_only: train the weights of the routing layer alone.
+        distill: learn the capsules of the initial network with dynamic routing, too; for fixed coefficients.
     """
 
     epochs: int = 12
@@ -81,6 +82,7 @@ class TrainSettings:
     reinit: bool = field(default=False, metadata=_FIXED)
     refresh_every: int = field(default=0, metadata=_FIXED)
     routing_only: bool = field(default=False, metadata=_FIXED)
+    distill: bool = field(default=False, metadata=_FIXED)
 
     def __post_init__(self) -> None:
         """Raise when a value can't work."""
@@ -115,6 +117,8 @@ class TrainSettings:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
         if self.routing_only and self.reinit:
             raise ValueError("routing_only keeps weights that reinit draws anew: give one of them")
+        if self.distill and self.dynamic_epochs is not None:
+            raise ValueError("distill learns from the initial network, which dynamic_epochs train: give one of them")
         if self.dynamic_epochs is None:
             if self.dynamic_fraction != 1 or self.reinit:
                 raise ValueError("dynamic_fraction and reinit are for runs with dynamic_epochs: give their number")

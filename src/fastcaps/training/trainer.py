@@ -407,6 +407,8 @@ def _check_fit(model: CapsNet, data: DataSet, master: MasterCoefficients | None)
 def _check_coefficients(settings: TrainSettings, master: MasterCoefficients | None) -> None:
     """Raise when the settings don't go with fixed coefficients, or with none."""
     if master is None:
+        if settings.distill:
+            raise ValueError("distill is for fixed coefficients: give master coefficients")
         if settings.refresh_every and settings.dynamic_epochs is None:
             raise ValueError("only fixed coefficients are refreshed: give master coefficients, or dynamic_epochs")
         return

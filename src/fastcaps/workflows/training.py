@@ -139,6 +139,8 @@ class _Preparation:
         if init is None:
             if training.get("routing_only"):
                 raise ConfigError("routing_only=True: a new network has nothing to keep, give init= with a trained run")
+            if training.get("distill"):
+                raise ConfigError("distill=True: a new network has nothing to teach, give init= with a trained run")
             return None
         for name, value in self.config.network.items():
             raise ConfigError(f"{name}={value}: with init= the network is that of {init}, leave it out")
@@ -169,6 +171,8 @@ class _Preparation:
             settings = TrainSettings.finetune_defaults(**{**base, **self.start.held_out(self.data), **changes})
             self.start.check_held_out(self.data, settings)
         for name, loss in _OF_LOSS.items():
+            if name == "sharpness" and settings.distill:
+                continue
             if settings.loss != loss and not math.isclose(changes.get(name, base[name]), base[name]):
                 raise ConfigError(
                     f"{name}={changes[name]:g} is of no use with the loss {settings.loss}: leave it out, or change "
@@ -187,6 +191,8 @@ class _Preparation:
 
     def _coefficients(self) -> MasterCoefficients | None:
         source = self.config.run.coefficients
+        if source is None and self.settings.distill and self.start is not None:
+            source = str(self.start.master_file)
         if source is None:
             return None
         master = uniform_coefficients(self.model.config) if source == "uniform" else MasterCoefficients.load(source)
