@@ -24,7 +24,7 @@ def load(entry: NamedSet, items: Sequence[LocalFile]) -> tuple[Arrays, Arrays, d
     """Return training and test images ``(n 1 h w)`` with labels ``(n)``, and the SHA-256 of each file."""
     parts, digests = [], {}
     for item, count in zip(items, (entry.train, entry.test), strict=True):
-        images, labels, digests[item.file.name] = _parse(entry, item)
+        images, labels, digests[item.file.name] = _parse(entry, item, count)
         check(entry, entry.image_shape[1:], len(images), item.title, labels, item.title)
         if len(images) != count:
             raise ValueError(
@@ -55,13 +55,18 @@ def _spread(weights: NDArray[np.float64]) -> float:
     return float((weights * (places - center) ** 2).sum() / total)
 
 
-def _parse(entry: NamedSet, item: LocalFile) -> tuple[NDArray[np.uint8], NDArray[np.int64], str]:
+def _parse(entry: NamedSet, item: LocalFile, count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64], str]:
     pixels = entry.image_shape[1] * entry.image_shape[2]
     digest = hashlib.sha256()
     images, labels = [], []
 
     def hashed() -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(lines(item), 1):
+            if number > 2 * count + _LINES:  # some may be blank
+                raise ValueError(
+                    f"{item.title} has more than {number - 1:,} lines, expected {count:,}: it is damaged; download it "
+                    "again"
+                )
             digest.update(line)
             if line.strip():
                 yield number, line

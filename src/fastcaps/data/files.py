@@ -5,13 +5,15 @@ always checked against it. A download without a published hash is checked for it
 """
 
 import hashlib
+import lzma
 import os
+import struct
 import sys
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,7 +25,13 @@ from fastcaps.data.registry import Archive, File, Files
 EMBEDDED = Path(__file__).parent / "embedded"
 # Seconds without an answer after which a server counts as down.
 _TIMEOUT = 30
-_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
+# What the libraries raise for damaged archives, also by accident: a link to nothing is a KeyError.
+_UNREADABLE = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError),
+    *(KeyError, IndexError, OverflowError, RecursionError, NotImplementedError, UnicodeDecodeError),
+)
+# Bytes that a member of an archive, a line of a text file and a download may have where nothing else is known.
+_MOST, _LONGEST_LINE = 2**30, 2**16
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ def locate(files: Files, places: Iterable[Path]) -> list[LocalFile | None]:
 def read(items: Sequence[LocalFile]) -> list[bytes]:
     """Return the verified contents of files; each archive is read once."""
     archives = {item.path for item in items if item.packed}
-    unpacked = {path: _members(path, {item.file.name for item in items}) for path in archives}
+    unpacked = {path: _members(path, {item.file.name: item.file.size or _MOST for item in items}) for path in archives}
     return [_verified(item, unpacked[item.path] if item.packed else None) for item in items]
 
 
@@ -118,7 +126,12 @@ def lines(item: LocalFile) -> Iterator[bytes]:
     """Yield the lines of a text file, also of one in a zip file."""
     try:
         with open_member(item) as stream:
-            yield from stream
+            while line := stream.readline(_LONGEST_LINE):
+                if len(line) == _LONGEST_LINE:
+                    raise ValueError(
+                        f"{item.title} has a line of more than {_LONGEST_LINE:,} bytes: it is damaged; download it again"
+                    )
+                yield line
     except _UNREADABLE as error:
         raise _damaged(item.path, error) from None
 
@@ -162,14 +175,21 @@ def fetch(files: Files, places: Sequence[Path], into: Path, check: Check | None 
     return [item for item in located if item is not None]
 
 
-def _members(path: Path, names: set[str]) -> dict[str, bytes]:
-    """Return the contents of the named members of a tar file."""
+def _members(path: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
+    """Return the contents of the named members of a tar file, which may have so many bytes."""
     members = {}
     try:
         with tarfile.open(path) as archive:
             for entry in archive:
                 name = PurePosixPath(entry.name).name
-                stream = archive.extractfile(entry) if name in names else None
+                if name not in limits or not entry.isreg():
+                    continue
+                if entry.size > limits[name]:
+                    raise ValueError(
+                        f"{path} has {entry.size:,} bytes in {name}, expected at most {limits[name]:,}: it is damaged; "
+                        "delete it and download it again"
+                    )
+                stream = archive.extractfile(entry)
                 if stream is not None:
                     members[name] = stream.read()
     except _UNREADABLE as error:
@@ -195,7 +215,8 @@ def _verified(item: LocalFile, members: dict[str, bytes] | None) -> bytes:
 
 
 def _damaged(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path} can't be unpacked ({error}): it is damaged; delete it and download it again")
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return ValueError(f"{path} can't be unpacked ({reason}): it is damaged; delete it and download it again")
 
 
 @contextmanager
@@ -240,7 +261,7 @@ def _download(
     digest = item.digest if isinstance(item, Archive) else item.sha256
     failures = []
     for url in item.urls:
-        progress = _Progress(item.name, url)
+        progress = _Progress(item.name, url, item.size or _MOST)
         try:
             pooch.retrieve(
                 url,
@@ -312,8 +333,8 @@ class _Progress:
     The interface is that of pooch: it sets `total`, then calls `update` with numbers of bytes, `reset` and `close`.
     """
 
-    def __init__(self, name: str, url: str) -> None:
-        self.name, self.url = name, url
+    def __init__(self, name: str, url: str, limit: int) -> None:
+        self.name, self.url, self.limit = name, url, limit
         self.total = 0
         self._done = 0
         self._bar: Any = None
@@ -331,8 +352,10 @@ class _Progress:
             print(f"{name}: downloading from {url}", file=sys.stderr)
 
     def update(self, count: int) -> None:
-        """Count downloaded bytes; pooch counts whole blocks, also the last."""
+        """Count downloaded bytes, and stop at too many; pooch counts whole blocks, also the last."""
         self._done += count
+        if self._done - count > self.limit:
+            raise _FormError(f"it has more than {self.limit:,} bytes")
         if self._bar is not None:
             self._bar.update(self._task, total=self.total or None, completed=min(self._done, self.total))
 

@@ -1,6 +1,7 @@
 """The idx format of MNIST and Fashion-MNIST: a magic number, sizes, bytes; packed with gzip or not."""
 
 import gzip
+import io
 import math
 import struct
 import zlib
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from fastcaps.data.files import LocalFile, read
 from fastcaps.data.registry import NamedSet
+
+# Bytes that a file may have.
+_MOST = 2**30
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -24,12 +28,7 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
         dimensions: of the array: 3 for images, 1 for labels.
     """
     if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and download it again"
-            ) from None
+        content = _unpacked(content, title, 4 + 4 * dimensions)
     magic = content[:4]
     # Two zeros, 8 for unsigned bytes, the number of dimensions.
     expected = bytes([0, 0, 8, dimensions])
@@ -48,6 +47,19 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
             f"for {'×'.join(map(str, shape))}: it is truncated or damaged; delete it and download it again"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _unpacked(content: bytes, title: str, header: int) -> bytes:
+    """Return what gzip packed, but not more than one byte beyond what its header announces."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            start = stream.read(header)
+            sizes = struct.unpack(f">{(len(start) - 4) // 4}I", start[4:]) if len(start) == header else (0,)
+            return start + stream.read(min(math.prod(sizes), _MOST) + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"{title} can't be unpacked ({error}): it is truncated or damaged; delete it and download it again"
+        ) from None
 
 
 def load(entry: NamedSet, items: Sequence[LocalFile]) -> list[Arrays]:
