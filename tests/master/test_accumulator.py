@@ -189,8 +189,10 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"summary": None}, "master is damaged: what it says of itself can't be read .KeyError..summary"),
-        ({"summary": "{"}, "master is damaged: what it says of itself can't be read .JSONDecodeError"),
+        ({"summary": None}, "the summary in .*master is not JSON"),
+        ({"summary": "{"}, "the summary in .*master is not JSON"),
+        ({"summary": "[]"}, "the summary in .*master is damaged: expected object, got array"),
+        ({"summary": "{}"}, "master is damaged: what it says of itself can't be read .KeyError..counts"),
         (
             {"summary": '{"counts": 1, "lower": 0, "upper": 1, "normalization": "max_min", "new": 2}'},
             "master is damaged: what it says of itself can't be read .TypeError",

@@ -1,5 +1,7 @@
 """The file: what is whole is taken, anything else is refused with one error that says what it is."""
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from fastcaps.runtime import file, load, session
+from fastcaps.runtime import file, load
 from fastcaps.runtime.file import checked, sealed
 
 
@@ -129,10 +131,33 @@ def test_what_onnx_runtime_cant_run(model_file):
         load(model_file)
 
 
-def test_a_file_that_leaves_something_out(model_file, monkeypatch):
-    monkeypatch.setitem(session._FIELDS, 1, (*session._FIELDS[1], "weather"))
-    with pytest.raises(ValueError, match=r"model.onnx lacks weather in its metadata: export it again"):
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is damaged: expected object, got array"),
+        ('{"format": 1}', "is damaged: object missing required field routing"),
+        ('{"format": true}', "has format True, this version"),
+        ('{"format": 1, "routing": "fast", "precision": "int8", "batch": "2", "config": {}}', "batch: expected int"),
+        ('{"format": 1, "routing": "fast", "precision": "int8", "batch": 0, "config": {}}', "batch is 0, expected at"),
+    ],
+)
+def test_metadata_that_are_damaged(model_file, about, words):
+    resealed(model_file, lambda model: setattr(model.metadata_props[0], "value", about))
+    with pytest.raises(ValueError, match=rf"model\.onnx.* {words}"):
         load(model_file)
+
+
+def test_a_configuration_that_the_network_does_not_fit(model_file):
+    def smaller(model):
+        about = json.loads(model.metadata_props[0].value)
+        about["config"]["height"] += 2
+        model.metadata_props[0].value = json.dumps(about)
+
+    resealed(model_file, smaller)
+    with pytest.raises(ValueError, match=r"model\.onnx is damaged: its network can't be run: ") as error:
+        load(model_file)
+    assert "\n" not in str(error.value)
 
 
 def test_a_field_that_others_would_read_as_another_one():

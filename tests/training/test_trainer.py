@@ -412,7 +412,7 @@ def test_runs_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="run.json is not of a fastcaps run: it lacks data, settings or config"):
         _ = Run.open(tmp_path).about
     (tmp_path / "run.json").write_text('{"data": {}, "settings": {}, "config": {}}')
-    with pytest.raises(ValueError, match="run.json is damaged: its data lacks name, call or fingerprint"):
+    with pytest.raises(ValueError, match="run.json is damaged: data: object missing required field name"):
         _ = Run.open(tmp_path).about
     with pytest.raises(FileNotFoundError, match="master.safetensors does not exist: make it with fastcaps accumulate"):
         Run.open(tmp_path).master()

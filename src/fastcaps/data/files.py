@@ -129,7 +129,7 @@ def lines(item: LocalFile) -> Iterator[bytes]:
             while line := stream.readline(_LONGEST_LINE):
                 if len(line) == _LONGEST_LINE:
                     raise ValueError(
-                        f"{item.title} has a line of more than {_LONGEST_LINE:,} bytes: it is damaged; download it again"
+                        f"{item.title} has a line of over {_LONGEST_LINE:,} bytes: it is damaged; download it again"
                     )
                 yield line
     except _UNREADABLE as error:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._json import parse_json
+from fastcaps._tensors import read_tensors
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import warn
 
@@ -105,22 +106,17 @@ class MasterCoefficients:
         if not path.is_file():
             what = f"is a folder, perhaps {path / 'master.safetensors'} is meant" if path.is_dir() else "does not exist"
             raise FileNotFoundError(f"{path} {what}: expected a file of master coefficients")
+        metadata, stored = read_tensors(path)
+        if metadata.get("kind") != _KIND or not {"values", "counts"} <= stored.keys() <= set(_TENSORS):
+            raise ValueError(f"{path} holds no master coefficients: it was written by something else")
+        if metadata.get("format") != str(_FORMAT):
+            raise ValueError(
+                f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
+                "use the version that wrote it, or a newer one"
+            )
+        tensors: dict[str, Any] = {name: stored.get(name) for name in _TENSORS}
+        summary = parse_json(metadata.get("summary", ""), dict[str, Any], f"the summary in {path}")
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                names = set(file.keys())
-                if metadata.get("kind") != _KIND or not {"values", "counts"} <= names <= set(_TENSORS):
-                    raise ValueError(f"{path} holds no master coefficients: it was written by something else")
-                if metadata.get("format") != str(_FORMAT):
-                    raise ValueError(
-                        f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
-                        "use the version that wrote it, or a newer one"
-                    )
-                tensors: dict[str, Any] = {name: file.get_tensor(name) if name in names else None for name in _TENSORS}
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
-        try:
-            summary = json.loads(metadata["summary"])
             del summary["counts"]
             options = {"lower": summary.pop("lower"), "upper": summary.pop("upper")}
             options |= summary.pop("normalization_options", {})

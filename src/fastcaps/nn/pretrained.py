@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import json_bytes, recover, write_atomically
+from fastcaps._json import parse_json
+from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps._version import __version__
 from fastcaps.bundled import names_expected
 from fastcaps.nn.config import CapsNetConfig
@@ -53,13 +54,10 @@ def load(cls: type[Network], folder: Path) -> Network:
     path = folder / _WEIGHTS
     content = _content(path)
     _check_sha256(path, content, description["weights_sha256"])
-    try:
-        state = safetensors.torch.load(content)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+    _, state = read_tensors(path)
     with torch.device("meta"):
         model = cls(_config(description, folder))
-    _check_fit(model.state_dict(), state, path)
+    check_tensors(path, model.state_dict(), state)
     model.load_state_dict({name: _widened(tensor) for name, tensor in state.items()}, assign=True)
     model.provenance = description["provenance"]
     return model.eval()
@@ -126,12 +124,10 @@ def folded_from(folder: Path) -> FoldedFrom | None:
     _check_sha256(weights, _content(weights), description["weights_sha256"])
     content = _content(coefficients)
     _check_sha256(coefficients, content, parts["coefficients_sha256"])
-    try:
-        with safe_open(coefficients, framework="pt") as file:
-            values = file.get_tensor("values")
-    except SafetensorError as error:
-        raise ValueError(f"{coefficients} holds no coefficients: {error}") from None
-    return FoldedFrom(beside / parts["model"], values, description["provenance"])
+    _, tensors = read_tensors(coefficients)
+    if "values" not in tensors:
+        raise ValueError(f"{coefficients} holds no coefficients: it was written by something else")
+    return FoldedFrom(beside / parts["model"], tensors["values"], description["provenance"])
 
 
 def _check_sha256(path: Path, content: bytes, expected: str) -> None:
@@ -170,11 +166,8 @@ def _description(kind: str, folder: Path) -> dict[str, Any]:
     recover(folder)
     path = folder / _CONFIG
     content = _content(path)
-    try:
-        description = json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    if not isinstance(description, dict) or not _FIELDS.keys() <= description.keys():
+    description = parse_json(content, dict[str, Any], str(path))
+    if not _FIELDS.keys() <= description.keys():
         raise ValueError(f"{path} is not of a fastcaps model: it lacks one of {', '.join(_FIELDS)}")
     for name, expected in _FIELDS.items():
         if not isinstance(description[name], expected):
@@ -197,19 +190,3 @@ def _config(description: dict[str, Any], folder: Path) -> CapsNetConfig:
         return CapsNetConfig.from_dict(description["config"])
     except (ValueError, TypeError) as error:
         raise ValueError(f"{folder / _CONFIG}: {error}") from None
-
-
-def _check_fit(expected: dict[str, Tensor], actual: dict[str, Tensor], path: Path) -> None:
-    missing, extra = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
-    if missing or extra:
-        words = [f"lacks {', '.join(missing)}"] if missing else []
-        words += [f"has the unknown {', '.join(extra)}"] if extra else []
-        raise ValueError(f"{path} {' and '.join(words)}: it is not of this model")
-    for name, tensor in expected.items():
-        if actual[name].shape != tensor.shape:
-            raise ValueError(
-                f"{path}: {name} has shape {tuple(actual[name].shape)}, the configuration expects {tuple(tensor.shape)}"
-            )
-        if actual[name].is_floating_point() != tensor.is_floating_point():
-            kind = "a floating-point type" if tensor.is_floating_point() else f"{tensor.dtype}"
-            raise ValueError(f"{path}: {name} is {actual[name].dtype}, expected {kind}")

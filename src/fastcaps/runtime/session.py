@@ -1,13 +1,15 @@
 """Classify with an exported file: NumPy and ONNX Runtime, no PyTorch."""
 
-import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
+from fastcaps._json import parse_json
 from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime import file
@@ -16,10 +18,75 @@ from fastcaps.runtime import file
 CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
 # Images per call of ONNX Runtime: more are not faster, and memory doesn't grow with the batch.
 _PIECE = 32
-_FIELDS = {
-    CAPSNET_FORMAT: ("config", "routing", "precision", "batch", "background"),
-    MODULE_FORMAT: ("input_shape", "input_type", "outputs", "output_shapes", "class_names", "routing", "batch"),
-}
+# Numbers that an input may have.
+_MOST = 2**27
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Metadata:
+    """What every file says of itself."""
+
+    routing: Literal["fast", "dynamic", "none"]
+    precision: Literal["float32", "int8"]
+    batch: int | None
+    background: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(f"batch is {self.batch}, expected at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CapsNetMetadata(_Metadata):
+    """Of a file with a `CapsNet`."""
+
+    config: CapsNetConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ModuleMetadata(_Metadata):
+    """Of a file with any other module."""
+
+    input_shape: tuple[int, ...]
+    input_type: Literal["float32", "uint8"]
+    outputs: tuple[str, ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.outputs) != len(self.output_shapes):
+            raise ValueError(f"{len(self.outputs)} outputs have {len(self.output_shapes)} shapes")
+        if not 0 < math.prod(self.input_shape) <= _MOST or min(self.input_shape) < 1:
+            raise ValueError(
+                f"input_shape is {self.input_shape}, expected sizes of at least 1, at most {_MOST:,} together"
+            )
+
+
+@dataclass(frozen=True)
+class _Format:
+    format: Any = None
+
+
+def _metadata(session: Any, path: str | Path) -> tuple[dict[str, Any], _CapsNetMetadata | _ModuleMetadata]:
+    """Return the metadata of a file, as they are and checked."""
+    try:
+        text = session.get_modelmeta().custom_metadata_map.get(file.ABOUT, "{}")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: its metadata are no text: {error}") from None
+    source = f"the metadata of {path}"
+    number = parse_json(text, _Format, source).format
+    kinds = {CAPSNET_FORMAT: _CapsNetMetadata, MODULE_FORMAT: _ModuleMetadata}
+    if type(number) is not int or number not in kinds:
+        raise ValueError(
+            f"{path} has format {number}, this version of fastcaps reads {' and '.join(map(str, kinds))}: "
+            "export it with this version, or use the one that wrote it"
+        )
+    return parse_json(text, dict[str, Any], source), parse_json(text, kinds[number], source)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 class ImageInput(NamedTuple):
@@ -86,39 +153,35 @@ class Predictor:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             # The errors of ONNX Runtime have no common class.
-            raise ValueError(f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {error}") from error
-        about = json.loads(self._session.get_modelmeta().custom_metadata_map.get(file.ABOUT, "{}"))
-        if about.get("format") not in _FIELDS:
             raise ValueError(
-                f"{path} has format {about.get('format')}, this version of fastcaps reads "
-                f"{' and '.join(map(str, _FIELDS))}: export it with this version, or use the one that wrote it"
-            )
-        missing = [name for name in _FIELDS[about["format"]] if name not in about]
-        if missing:
-            raise ValueError(f"{path} lacks {', '.join(missing)} in its metadata: export it again")
-        self.about: dict[str, Any] = about
-        self.routing: str = about["routing"]
-        self.precision: str = about["precision"]
-        self.background: float | None = about.get("background")
-        self._batch: int | None = about["batch"]
+                f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {_one_line(error)}"
+            ) from error
+        self.about, metadata = _metadata(self._session, path)
+        self.routing: str = metadata.routing
+        self.precision: str = metadata.precision
+        self.background: float | None = metadata.background
+        self._batch: int | None = metadata.batch
         self.config: CapsNetConfig | None = None
         self.image: CapsNetConfig | ImageInput | None
-        if about["format"] == CAPSNET_FORMAT:
-            config = self.config = self.image = CapsNetConfig.from_dict(about["config"])
+        if isinstance(metadata, _CapsNetMetadata):
+            config = self.config = self.image = metadata.config
             self.class_names: tuple[str, ...] = config.class_names
             self.input_shape: tuple[int, ...] = (config.channels, config.height, config.width)
             self._dtype: type[np.generic] = np.uint8
             self._outputs = {"capsules": (config.classes, config.class_dimension), "lengths": (config.classes,)}
         else:
-            self.class_names = tuple(about["class_names"])
-            self.input_shape = tuple(about["input_shape"])
-            self._dtype = np.float32 if about["input_type"] == "float32" else np.uint8
-            self._outputs = dict(zip(about["outputs"], map(tuple, about["output_shapes"]), strict=True))
+            self.class_names = metadata.class_names
+            self.input_shape = metadata.input_shape
+            self._dtype = np.float32 if metadata.input_type == "float32" else np.uint8
+            self._outputs = dict(zip(metadata.outputs, metadata.output_shapes, strict=True))
             self.image = None
             if len(self.input_shape) == 3:
                 channels, height, width = self.input_shape
                 self.image = ImageInput(height, width, channels)
-        self.run(np.zeros((1, *self.input_shape), self._dtype))
+        try:
+            self.run(np.zeros((1, *self.input_shape), self._dtype))
+        except Exception as error:
+            raise ValueError(f"{path} is damaged: its network can't be run: {_one_line(error)}") from error
 
     def __call__(self, images: NDArray[Any]) -> Output:
         """Classify images ``(b c h w)`` of the network's input size: bytes, or where the file takes them floats."""

@@ -10,17 +10,19 @@ from typing import Any, Self
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._json import convert_json, parse_json
 from fastcaps._result import plain
+from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.settings import TrainSettings
 
 _KIND = "fastcaps.Checkpoint"
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_TEXTS = ("run", "progress")
 
 
 @dataclass
@@ -46,6 +48,15 @@ class Progress:
     saturated: int = 0
     accumulated: int | None = None
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can have written."""
+        if len(self.history) != self.epoch or min(self.epoch, self.step, self.saturated) < 0:
+            raise ValueError(
+                f"epoch is {self.epoch} and step {self.step}, with the metrics of {len(self.history)} epochs"
+            )
+        if self.sums and (self.sums.keys() != {"loss", "correct", "images"} or self.sums["images"] <= 0):
+            raise ValueError(f"the sums are {self.sums}, expected loss, correct and images")
 
     @property
     def loss(self) -> float:
@@ -91,10 +102,12 @@ class Progress:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return what `to_dict` gave."""
-        history = [EpochMetrics.from_dict(row) for row in values["history"]]
-        best = None if values["best"] is None else EpochMetrics.from_dict(values["best"])
-        return cls(**{**values, "history": history, "best": best})
+        """Return what `to_dict` gave; raise ValueError if a field is missing or wrong."""
+        if not isinstance(values.get("history"), list):
+            raise ValueError("the progress is damaged: expected a list as its history")
+        rows = {"history": [EpochMetrics.fields_of(row) for row in values["history"]]}
+        best = None if values.get("best") is None else EpochMetrics.fields_of(values["best"])
+        return convert_json({**values, **rows, "best": best}, cls, "the progress")
 
 
 def save(
@@ -122,23 +135,28 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: d
     """Load weights and moments of a checkpoint of the same run, and return its progress."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: there is nothing to resume, start the run without resume=True")
+    metadata, tensors = read_tensors(path)
+    if metadata.get("kind") != _KIND:
+        raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
+    stored, values = (parse_json(metadata.get(name, ""), dict[str, Any], f"{name} in {path}") for name in _TEXTS)
+    _check_same(path, stored, json.loads(json.dumps(run)))
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("kind") != _KIND:
-                raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
-            _check_same(path, json.loads(metadata["run"]), json.loads(json.dumps(run)))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
-    weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
-    model.load_state_dict(weights)
-    state: dict[int, dict[str, Tensor]] = {}
-    for number, (name, _) in enumerate(model.named_parameters()):
-        if f"adam.step.{name}" in tensors:
-            state[number] = {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
+        progress = Progress.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    moments = {name: parameter for name, parameter in model.named_parameters() if f"adam.step.{name}" in tensors}
+    expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    expected |= {f"adam.step.{name}": torch.zeros(()) for name in moments}
+    expected |= {f"adam.{moment}.{name}": moments[name] for name in moments for moment in _MOMENTS[1:]}
+    check_tensors(path, expected, tensors)
+    model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
+    state: dict[int, dict[str, Tensor]] = {
+        number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
+        for number, (name, _) in enumerate(model.named_parameters())
+        if name in moments
+    }
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return Progress.from_dict(json.loads(metadata["progress"]))
+    return progress
 
 
 def _check_same(path: Path, stored: dict[str, Any], run: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from fastcaps._json import convert_json
+
 
 @dataclass(frozen=True)
 class Report:
@@ -71,11 +73,18 @@ class EpochMetrics:
         return {**measured, **measures, "seconds": seconds}
 
     @classmethod
-    def from_dict(cls, row: dict[str, Any]) -> Self:
-        """Return the metrics that `to_dict` gave."""
-        names = {entry.name for entry in dataclasses.fields(cls)}
+    def from_dict(cls, row: Any) -> Self:
+        """Return the metrics that `to_dict` gave; raise ValueError if an entry is missing or wrong."""
+        return convert_json(cls.fields_of(row), cls, "a row of metrics")
+
+    @classmethod
+    def fields_of(cls, row: Any) -> Any:
+        """Return a row of `to_dict` with its further metrics in ``measures``, as the fields are."""
+        if not isinstance(row, dict):
+            return row
+        names = {entry.name for entry in dataclasses.fields(cls)} - {"measures"}
         own = {name: value for name, value in row.items() if name in names}
-        return cls(**own, measures={name: value for name, value in row.items() if name not in names})
+        return {**own, "measures": {name: value for name, value in row.items() if name not in names}}
 
     def __getitem__(self, name: str) -> Any:
         """Return an entry of `to_dict`; deprecated, for code written when rows were dictionaries."""

@@ -18,16 +18,18 @@
 | ``report/`` | analyze, demo | a page about the run |
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, recover, write_atomically
+from fastcaps._json import convert_json, parse_json, read_json
 from fastcaps.bundled import names_expected, resolve
+from fastcaps.nn.config import CapsNetConfig
+from fastcaps.training.config import Convolution
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.settings import TrainSettings
 
@@ -116,14 +118,10 @@ class Run:
     @cached_property
     def about(self) -> dict[str, Any]:
         """The content of ``run.json``."""
-        try:
-            about = json.loads(self.about_file.read_bytes())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{self.about_file} is not JSON: {error}") from None
-        if not isinstance(about, dict) or not {"data", "settings", "config"} <= set(about):
+        about = read_json(self.about_file, dict[str, Any])
+        if not {"data", "settings", "config"} <= set(about):
             raise ValueError(f"{self.about_file} is not of a fastcaps run: it lacks data, settings or config")
-        if not isinstance(about["data"], dict) or not {"name", "call", "fingerprint"} <= set(about["data"]):
-            raise ValueError(f"{self.about_file} is damaged: its data lacks name, call or fingerprint")
+        convert_json(about, _About, str(self.about_file))
         return about
 
     @property
@@ -166,7 +164,14 @@ class Run:
         """Return the metrics of all epochs that are done."""
         if not self.metrics_file.is_file():
             return []
-        return [EpochMetrics.from_dict(json.loads(line)) for line in self.metrics_file.read_text().splitlines()]
+        rows = []
+        for number, line in enumerate(self.metrics_file.read_bytes().splitlines(), 1):
+            row = parse_json(line, dict[str, Any], f"line {number} of {self.metrics_file}")
+            try:
+                rows.append(EpochMetrics.from_dict(row))
+            except ValueError as error:
+                raise ValueError(f"line {number} of {self.metrics_file}: {error}") from None
+        return rows
 
     def model(self) -> "CapsNet":
         """Return the trained network."""
@@ -269,6 +274,31 @@ class Run:
                 f"({_differences(data, about)}): use the same images"
             )
         return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AboutData:
+    """The types of the entries of ``run.json`` about the data set."""
+
+    name: str
+    call: dict[str, str | int | float | list[int] | None] | None
+    fingerprint: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+    background: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    """The types of the entries of ``run.json`` that are read again."""
+
+    data: _AboutData
+    settings: dict[str, Any]
+    config: CapsNetConfig
+    state: str = "finished"
+    command: str = ""
+    convolution: Convolution = "auto"
+    fixed_coefficients: bool = False
+    fast_every: int | None = None
 
 
 def _differences(data: "DataSet", about: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from fastcaps._files import write_atomically
 from fastcaps._result import Result, Table
 from fastcaps.data import DataSet, load
 from fastcaps.distributed import current
+from fastcaps.functional import get_normalization
 from fastcaps.master import MasterCoefficients, uniform_coefficients
 from fastcaps.nn import CapsNet
 from fastcaps.nn.pretrained import weights_hash
@@ -182,12 +183,22 @@ class _Preparation:
 
     def _model(self) -> CapsNet:
         if self.start is None:
+            self._check_normalization()
             torch.manual_seed(self.settings.seed)
             model = CapsNet(self.data.config(**self.config.network))
         else:
             model = self.start.model().float()
         model.primary.convolution = self.config.run.convolution
         return model.to(self.device)
+
+    def _check_normalization(self) -> None:
+        name = self.config.network.get("normalization")
+        if name is None:
+            return
+        try:
+            get_normalization(name)
+        except ValueError as error:
+            raise ConfigError(f"normalization={name}: {error}") from None
 
     def _coefficients(self) -> MasterCoefficients | None:
         source = self.config.run.coefficients
