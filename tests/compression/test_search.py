@@ -18,7 +18,7 @@ FAST: dict[str, Any] = {"held_out": 30, "batch_size": 32, "refit": RefitSettings
 @pytest.mark.parametrize(
     ("settings", "sizes"),
     [
-        ({}, [(16, 128), (12, 96), (8, 64), (6, 48), (4, 32)]),
+        ({}, [(16, 128), (12, 96), (10, 80), (8, 64), (6, 48), (4, 32)]),
         ({"types": 12, "maps": 96}, [(12, 96)]),
         ({"types": 8}, [(8, 64)]),
         ({"maps": 96}, [(12, 96)]),

@@ -20,7 +20,7 @@ from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleNetwork, FastCapsNet
 from fastcaps.nn.inference import run_batches
 
 # Parts of the capsule types and stem maps that the networks of a search have, from large to small.
-LADDER = (1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8)
+LADDER = (1 / 2, 3 / 8, 5 / 16, 1 / 4, 3 / 16, 1 / 8)
 # Stem maps come in multiples of what processors work on at a time, where there are as many.
 _MULTIPLE = 8
 # Images to rank by, and of the held-out ones to compare rankings on.
