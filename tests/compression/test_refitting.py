@@ -47,8 +47,8 @@ def teacher(folder=None, **changes) -> Teacher:
 
 def test_stored_answers_are_the_computed_ones_and_are_not_computed_again(tmp_path):
     asked: list[int] = []
-    first = list(teacher(tmp_path).lessons(1, observe=asked.append))
-    again = list(teacher(tmp_path).lessons(1, observe=asked.append))
+    first = list(teacher(tmp_path, observe=asked.append).lessons(1))
+    again = list(teacher(tmp_path, observe=asked.append).lessons(1))
     computed = list(teacher().lessons(1))
     assert sum(asked) == 150
     for stored, other, exact in zip(first, again, computed, strict=True):
@@ -64,8 +64,8 @@ def test_stored_answers_are_the_computed_ones_and_are_not_computed_again(tmp_pat
 def test_answers_of_other_weights_are_computed_anew(tmp_path):
     list(teacher(tmp_path).lessons(0))
     asked: list[int] = []
-    other = Teacher(model(1), data().train, data().augmentation, batch_size=32, folder=tmp_path)
-    list(other.lessons(0, observe=asked.append))
+    other = Teacher(model(1), data().train, data().augmentation, batch_size=32, folder=tmp_path, observe=asked.append)
+    list(other.lessons(0))
     assert sum(asked) == 150
 
 

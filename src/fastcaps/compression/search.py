@@ -145,11 +145,13 @@ class Observer:
 
     Attributes:
         begin: called with each size before its training, and the accuracy after pruning.
+        teacher: called with the number of images that the dynamic network has just answered.
         progress: called after each step of the training.
         epoch: called with the accuracy on the held-out images after each epoch.
     """
 
     begin: Callable[[Size, float], None] = lambda size, accuracy: None
+    teacher: Callable[[int], None] = lambda images: None
     progress: Callable[[Progress], None] = lambda progress: None
     epoch: Callable[[float], None] = lambda accuracy: None
 
@@ -223,6 +225,7 @@ class _Search:
             batch_size=settings.batch_size,
             seed=settings.seed,
             folder=None if folder is None else folder / "teacher",
+            observe=observer.teacher,
         )
         self.some = [images for images, _ in batches(train.first(_RANKED), 64, view=self.view)]
         self.trained: list[tuple[FastCapsNet, Step]] = []

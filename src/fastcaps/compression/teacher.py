@@ -42,6 +42,7 @@ class Teacher:
         batch_size: int = 128,
         seed: int = 0,
         folder: Path | None = None,
+        observe: Callable[[int], None] = lambda images: None,
     ) -> None:
         """Make a teacher.
 
@@ -51,10 +52,12 @@ class Teacher:
             view: their augmentation.
             batch_size: images per step.
             seed: of order and augmentation.
-            folder: where to keep the capsules of an epoch; they are computed each time when None.
+            folder: where to cache the capsules of an epoch; they are computed each time when None.
+            observe: told the number of images for which capsules have just been computed.
         """
         self.model, self.images, self.view = model, images, view
         self.batch_size, self.seed, self.folder = batch_size, seed, folder
+        self._observe = observe
         labels = hashlib.sha256(images.labels.numpy().tobytes()).hexdigest()
         self.key: dict[str, Any] = {
             "weights": weights_hash(model),
@@ -69,19 +72,17 @@ class Teacher:
         """Steps per epoch."""
         return steps_per_epoch(self.images, self.batch_size)
 
-    def lessons(self, epoch: int, start: int = 0, observe: Callable[[int], None] = lambda n: None) -> Iterator[Lesson]:
+    def lessons(self, epoch: int, start: int = 0) -> Iterator[Lesson]:
         """Yield the batches of an epoch from a step on.
 
         Args:
             epoch: counted from 0.
             start: the first step.
-            observe: told the number of images that the teacher has just answered.
         """
-        capsules = None if self.folder is None else self._stored(epoch, observe)
+        capsules = None if self.folder is None else self._stored(epoch)
         for step, (images, labels) in enumerate(self._batches(epoch, start), start):
             if capsules is None:
                 answers = self._ask(images)
-                observe(len(labels))
             else:
                 answers = capsules[step * self.batch_size : step * self.batch_size + len(labels)]
             yield Lesson(images, labels, answers.to(images.dtype))
@@ -93,9 +94,10 @@ class Teacher:
     def _ask(self, images: Tensor) -> Tensor:
         with evaluating(self.model):
             capsules: Tensor = self.model(images).capsules
+        self._observe(len(images))
         return capsules
 
-    def _stored(self, epoch: int, observe: Callable[[int], None]) -> Tensor:
+    def _stored(self, epoch: int) -> Tensor:
         """Capsules of all images of an epoch in its order ``(n j e)``, from disk or computed and written there."""
         assert self.folder is not None
         path, key = self.folder / f"seed-{self.seed}-epoch-{epoch}.safetensors", json.dumps(self.key)
@@ -105,10 +107,6 @@ class Teacher:
                     return file.get_tensor("capsules")  # type: ignore[no-any-return]
         except (OSError, SafetensorError):
             pass
-        parts = []
-        for images, labels in self._batches(epoch):
-            parts.append(self._ask(images).half())
-            observe(len(labels))
-        capsules = torch.cat(parts)
+        capsules = torch.cat([self._ask(images).half() for images, _ in self._batches(epoch)])
         write_atomically({path: safetensors.torch.save({"capsules": capsules}, metadata={"key": key})})
         return capsules

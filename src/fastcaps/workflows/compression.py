@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,8 +44,7 @@ def compress(
 ) -> CompressionResult:
     """Compress the network of a run into a run folder of its own.
 
-    The folder is an ordinary run: `evaluate`, `export`, `predict` and `analyze` work on it. Besides, it holds
-    ``compress.json`` and ``compress.png``, and in ``search/`` every size that was tried.
+    The folder is an ordinary run with ``compress.json``, ``compress.png``, and every size that was tried in ``search/``.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
@@ -64,15 +64,15 @@ def compress(
     _check_folder(Path(folder), search, identity, resume)
     data = execution.load_data(source)
     split, validation = _split(source, data, settings)
-    seen = not source.about["settings"]["validation"]
     accuracy = count_correct(model, split[1], data.augmentation.test_view) / len(split[1])
+    seen = not source.about["settings"]["validation"]
+    # A network that was trained on these images knows them better than others.
     reference = min(accuracy, _test_accuracy(source) or accuracy) if seen else accuracy
     with Run(Path(folder)).locked(), _Shown(settings, len(split[0])) as shown:
         compressed = compress_network(
             model, data, master, settings, split=split, reference=reference, folder=search, observer=shown.observer
         )
-    networks = {"whole": fold(model, master)}
-    networks |= {str(step.size): _read(search, step.size) for step in compressed.steps}
+    networks = {str(step.size): _read(search, step.size) for step in compressed.steps}
     result = CompressionResult(
         run=run_name(source),
         folder=str(folder),
@@ -87,7 +87,7 @@ def compress(
         seen=seen,
         steps=compressed.steps,
         rankings=compressed.rankings,
-        times=time_networks(networks),
+        times=time_networks({"whole": fold(model, master), **networks}),
         seconds=round(time.monotonic() - begun, 1),
     )
     _write_run(Run(Path(folder)), source, data, compressed, result, validation)
@@ -96,13 +96,18 @@ def compress(
 
 
 class _Shown:
-    """Progress on stderr: a bar per size, and a line per epoch."""
+    """Progress on stderr: a bar per size, of the images that either network has seen, and a line per epoch."""
 
     def __init__(self, settings: CompressSettings, images: int) -> None:
-        self._steps = settings.refit.epochs * -(-images // settings.batch_size)
+        self._images = 2 * settings.refit.epochs * images
         self._bars = ExitStack()
-        self._observe: Any = None
-        self.observer = Observer(begin=self._begin, progress=lambda p: self._observe(1), epoch=self._epoch)
+        self._observe: Callable[[int], None] = lambda images: None
+        self.observer = Observer(
+            begin=self._begin,
+            teacher=lambda images: self._observe(images),
+            progress=lambda progress: self._observe(settings.batch_size),
+            epoch=lambda accuracy: say(f"held-out images: {accuracy:.2%}"),
+        )
 
     def __enter__(self) -> "_Shown":
         return self
@@ -113,10 +118,7 @@ class _Shown:
     def _begin(self, size: Size, accuracy: float) -> None:
         self._bars.close()
         say(f"{size}: {accuracy:.2%} on held-out images after pruning")
-        self._observe = self._bars.enter_context(progress_bar(f"training {size}", self._steps))
-
-    def _epoch(self, accuracy: float) -> None:
-        say(f"held-out images: {accuracy:.2%}")
+        self._observe = self._bars.enter_context(progress_bar(f"training {size}", self._images))
 
 
 def _plain(settings: CompressSettings) -> dict[str, Any]:
