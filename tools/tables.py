@@ -198,8 +198,11 @@ def answers(name: str) -> str:
 
 def aims(name: str) -> str:
     """What a benchmark was to reach, and what it did."""
-    table = [[aim["what"], f"{aim['aim']:g}×", f"{aim['measured']:.1f}×"] for aim in bench_result(name)["aims"]]
-    return Table("", ["times faster than plain dynamic routing", "aim", "measured"], table).to_markdown()
+    table = []
+    for aim in bench_result(name)["aims"]:
+        unit = aim.get("unit", "×")
+        table.append([aim["what"], f"{aim['aim']:g}{unit}", f"{aim['measured']:.1f}{unit}"])
+    return Table("", ["times faster, of plain dynamic routing unless it says", "aim", "measured"], table).to_markdown()
 
 
 TABLES: dict[str, Callable[[], str]] = {

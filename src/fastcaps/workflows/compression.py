@@ -44,7 +44,7 @@ def compress(
 ) -> CompressionResult:
     """Compress the network of a run into a run folder of its own.
 
-    The folder is an ordinary run with ``compress.json``, ``compress.png``, and every size that was tried in ``search/``.
+    The folder is an ordinary run with ``compress.json``, ``compress.png``, and every size tried in ``search/``.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
