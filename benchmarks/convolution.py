@@ -12,13 +12,13 @@ from fastcaps.kernels import winograd
 
 NETWORKS = {"MNIST": CapsNetConfig.mnist(), "CIFAR-10": CapsNetConfig.cifar10()}
 BATCHES = [1, 8, 32, 128]
-WAYS = ["ordinary", *(f"tile {tile}" for tile in winograd.TILES)]
+VARIANTS = ["ordinary", *(f"tile {tile}" for tile in winograd.TILES)]
 
 Run = Callable[[], Tensor]
 
 
-def convolution(network: str, way: str, batch: int, training: bool) -> Run:
-    """One way of the convolution, from maps in the memory order that the way likes, with what is made once made."""
+def convolution(network: str, variant: str, batch: int, training: bool) -> Run:
+    """Return one variant of the convolution, prepared, from maps in the memory order that suits it."""
     config = NETWORKS[network]
     h, w = config.stem_size
     torch.manual_seed(0)
@@ -26,13 +26,13 @@ def convolution(network: str, way: str, batch: int, training: bool) -> Run:
     weight, bias, stride = conv.weight, conv.bias, config.primary_stride
     maps = torch.randn(h, w, batch, config.stem_channels).relu().permute(2, 3, 0, 1)
     pool = winograd.WorkspacePool()
-    if way == "ordinary":
+    if variant == "ordinary":
         maps = maps.contiguous()
         forward = partial(torch.conv2d, maps, weight, bias, stride)
     elif training:
-        forward = partial(winograd.winograd_conv2d, maps, weight, bias, stride, int(way[-1]), pool)
+        forward = partial(winograd.winograd_conv2d, maps, weight, bias, stride, int(variant[-1]), pool)
     else:
-        tile, size = int(way[-1]), config.primary_kernel
+        tile, size = int(variant[-1]), config.primary_kernel
         kernel = winograd.transform_kernel(weight.detach(), stride, tile)
         forward = partial(winograd.winograd_conv2d_transformed, maps, kernel, bias, size, tile, pool)
     maps.requires_grad_(training)
@@ -48,7 +48,7 @@ def convolution(network: str, way: str, batch: int, training: bool) -> Run:
 
 
 def layers(network: str, convolution: str, batch: int, training: bool) -> Run:
-    """Images to lower capsules, with the given convolution."""
+    """Return the step from images to lower capsules, with the given convolution."""
     config = NETWORKS[network]
     torch.manual_seed(0)
     model = CapsNet(config).requires_grad_(training)
@@ -72,9 +72,9 @@ def report(network: str, training: bool) -> None:
     config = NETWORKS[network]
     rows = []
     for batch in BATCHES:
-        runs = {way: convolution(network, way, batch, training) for way in WAYS}
+        runs = {variant: convolution(network, variant, batch, training) for variant in VARIANTS}
         exact = runs["ordinary"]()
-        errors = {way: float((run() - exact).abs().max() / exact.std()) for way, run in runs.items()}
+        errors = {variant: float((run() - exact).abs().max() / exact.std()) for variant, run in runs.items()}
         seconds = times(runs, repetitions=5)
         chosen = winograd.choose_tile(
             config.primary_kernel,
@@ -86,10 +86,10 @@ def report(network: str, training: bool) -> None:
             "cpu",
             training,
         )
-        faster = [f"{seconds['ordinary'] / seconds[way]:.2f} ({errors[way]:.0e})" for way in WAYS[1:]]
+        faster = [f"{seconds['ordinary'] / seconds[variant]:.2f} ({errors[variant]:.0e})" for variant in VARIANTS[1:]]
         rows.append([str(batch), f"{seconds['ordinary'] / batch * 1e3:.2f}", *faster, str(chosen or "ordinary")])
     print(f"{network}, {'forward and backward' if training else 'inference'}: times faster (largest difference)\n")
-    table(["batch", "ordinary, ms an image", *WAYS[1:], "chosen"], rows)
+    table(["batch", "ordinary, ms per image", *VARIANTS[1:], "chosen"], rows)
     print()
 
 
@@ -102,19 +102,19 @@ def main() -> None:
     rows = []
     for network in NETWORKS:
         for training in (False, True):
-            ways = ["direct", "auto"]
-            seconds = times({way: layers(network, way, batch, training) for way in ways}, repetitions=5)
-            memory = {way: peak_memory(layers, network, way, batch, training) for way in ways}
+            variants = ["direct", "auto"]
+            seconds = times({variant: layers(network, variant, batch, training) for variant in variants}, repetitions=5)
+            memory = {variant: peak_memory(layers, network, variant, batch, training) for variant in variants}
             rows.append(
                 [
                     f"{network}, {'training' if training else 'inference'}",
-                    *(f"{seconds[way] / batch * 1e3:.2f}" for way in ways),
+                    *(f"{seconds[variant] / batch * 1e3:.2f}" for variant in variants),
                     f"{seconds['direct'] / seconds['auto']:.2f}",
-                    *(f"{memory[way]:.0f}" for way in ways),
+                    *(f"{memory[variant]:.0f}" for variant in variants),
                 ]
             )
     table(
-        ["", "ordinary, ms an image", "auto, ms an image", "times faster", "ordinary, peak MB", "auto, peak MB"], rows
+        ["", "ordinary, ms per image", "auto, ms per image", "times faster", "ordinary, peak MB", "auto, peak MB"], rows
     )
 
 

@@ -2,7 +2,7 @@
 
 Each measurement is a job of its own, started by torchrun as a user does. The model says what more machines would give:
 a step takes ``C / R + 2 (R − 1) / R · G / W``, with C the time of one process for the whole batch, G the bytes of the
-gradient, W the bytes a second between two machines. It counts nothing as overlapping, and no wait for the slowest.
+gradient, W the bytes per second between two machines. It counts nothing as overlapping, and no wait for the slowest.
 """
 
 import json
@@ -28,9 +28,9 @@ from fastcaps.training.accumulation import accumulate_split
 
 STEPS, TURNS = 8, 3
 # Processes and threads of each.
-WAYS = [(1, 1), (1, 2), (2, 1)]
+JOBS = [(1, 1), (1, 2), (2, 1)]
 RANKS = [2, 4, 8, 16, 32]
-# Bytes a second of a network, by its name.
+# Bytes per second of a network, by its name.
 NETWORKS = {"1 Gbit/s": 0.125e9, "10 Gbit/s": 1.25e9, "25 Gbit/s": 3.125e9}
 
 
@@ -38,11 +38,11 @@ def main() -> None:
     compute = {}
     for shape in SHAPES:
         # They take turns, so that a busy moment falls on all of them.
-        turns = [{way: _job(shape, *way) for way in WAYS} for _ in range(TURNS)]
-        found = {
-            way: {key: statistics.median(turn[way][key] for turn in turns) for key in turns[0][way]} for way in WAYS
+        turns = [{job: _run(shape, *job) for job in JOBS} for _ in range(TURNS)]
+        medians = {
+            job: {key: statistics.median(turn[job][key] for turn in turns) for key in turns[0][job]} for job in JOBS
         }
-        print(f"{shape} network, {B} images a step by all processes together\n")
+        print(f"{shape} network, {B} images per step by all processes together\n")
         table(
             [
                 "processes × threads",
@@ -56,21 +56,21 @@ def main() -> None:
                 [
                     f"{processes} × {threads}",
                     f"{1e3 * one['step']:.2f}",
-                    f"{found[1, 1]['step'] / one['step']:.2f}",
+                    f"{medians[1, 1]['step'] / one['step']:.2f}",
                     f"{1e3 * one['accumulating']:.2f}",
-                    f"{found[1, 1]['accumulating'] / one['accumulating']:.2f}",
+                    f"{medians[1, 1]['accumulating'] / one['accumulating']:.2f}",
                     f"{one['memory'] / 1e6:.0f}",
                 ]
-                for (processes, threads), one in found.items()
+                for (processes, threads), one in medians.items()
             ],
         )
-        shared = found[2, 1]
+        shared = medians[2, 1]
         print(
             f"\nBetween two processes here: the gradient ({shared['gradient'] / 1e6:.1f} MB) in "
-            f"{1e3 * shared['exchange']:.0f} ms, once a step; the containers ({shared['containers'] / 1e6:.2f} MB) "
-            "once a pass.\n"
+            f"{1e3 * shared['exchange']:.0f} ms, once per step; the containers ({shared['containers'] / 1e6:.2f} MB) "
+            "once per pass.\n"
         )
-        compute[shape] = (found[1, 2]["step"], shared["gradient"])
+        compute[shape] = (medians[1, 2]["step"], shared["gradient"])
     for shape, (seconds, gradient) in compute.items():
         print(f"{shape} network, expected share of R times the speed, machines as this one with two threads\n")
         table(*expected(seconds * B, gradient))
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def expected(seconds: float, gradient: float) -> tuple[list[str], list[list[str]]]:
-    """What the model says of several networks and numbers of processes, as the head and the rows of a table.
+    """Return what the model says of several networks and numbers of processes, as head and rows of a table.
 
     Args:
         seconds: of one process for ``B`` images.
@@ -89,31 +89,31 @@ def expected(seconds: float, gradient: float) -> tuple[list[str], list[list[str]
         for words, growing in ((f"{B} in all", False), (f"{B} each", True)):
             shares = [efficiency(seconds * (ranks if growing else 1), gradient, ranks, bandwidth) for ranks in RANKS]
             rows.append([name, words, *(f"{share:.0%}" for share in shares)])
-    return ["network between them", "images a step", *(f"R = {ranks}" for ranks in RANKS)], rows
+    return ["network between them", "images per step", *(f"R = {ranks}" for ranks in RANKS)], rows
 
 
 def efficiency(compute: float, gradient: float, ranks: int, bandwidth: float) -> float:
-    """The share of ``ranks`` times the speed that the model above expects.
+    """Return the share of ``ranks`` times the speed that the model above expects.
 
     Args:
         compute: seconds of one process for the whole batch.
         gradient: bytes.
         ranks: number of processes, each on a machine of its own.
-        bandwidth: bytes a second between them.
+        bandwidth: bytes per second between them.
     """
     exchange = 2 * (ranks - 1) / ranks * gradient / bandwidth
     return compute / ranks / (compute / ranks + exchange)
 
 
-def _job(shape: str, processes: int, threads: int) -> dict[str, float]:
+def _run(shape: str, processes: int, threads: int) -> dict[str, float]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     job = ["-m", "benchmarks.distributed", shape, str(threads)]
     variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(
         [sys.executable, *launcher, *job], stdout=subprocess.PIPE, text=True, check=True, env=variables
     )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    measurements: dict[str, float] = json.loads(done.stdout)
+    return measurements
 
 
 def _measure(world: World, shape: str, threads: int) -> dict[str, float]:
@@ -161,7 +161,7 @@ def _measure(world: World, shape: str, threads: int) -> dict[str, float]:
 
 
 def peak_bytes() -> float:
-    """The most memory that this process has had; 0 where the system doesn't tell."""
+    """Return the most memory that this process has had; 0 where the system doesn't tell."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0.0
@@ -172,6 +172,6 @@ def peak_bytes() -> float:
 if __name__ == "__main__":
     _shape, _threads = sys.argv[1:]
     with init_distributed() as _world:
-        _found: dict[str, Any] = _measure(_world, _shape, int(_threads))
+        _measurements: dict[str, Any] = _measure(_world, _shape, int(_threads))
         if _world.is_main:
-            print(json.dumps(_found))
+            print(json.dumps(_measurements))

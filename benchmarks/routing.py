@@ -26,7 +26,7 @@ def tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def gradient(name: str) -> Run:
-    """Forward and backward of one variant."""
+    """Return the forward and backward pass of one variant."""
     lower, weight, direction = tensors()
     votes = prediction_vectors(lower, weight).contiguous().requires_grad_()
     lower.requires_grad_()
@@ -45,7 +45,7 @@ def gradient(name: str) -> Run:
 
 
 def inference(name: str) -> Run:
-    """Forward of one variant, from lower to class capsules."""
+    """Return the forward pass of one variant, from lower to class capsules."""
     lower, weight, _ = tensors()
     coefficients = torch.rand(I, J)
     folded = fold_weights(weight, coefficients)

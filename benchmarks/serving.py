@@ -140,7 +140,7 @@ def fuzz(digits: Sequence[bytes]) -> None:
 
 
 def pictures() -> list[bytes]:
-    """Test images of MNIST as PNG files."""
+    """Return test images of MNIST as PNG files."""
     path = EMBEDDED / "mnist" / "t10k-images-idx3-ubyte.gz"
     files = []
     for image in decode(path.read_bytes(), path.name, 3)[:100]:

@@ -15,7 +15,7 @@ SHAPES = {"MNIST": CapsNetConfig.mnist, "CIFAR-10": CapsNetConfig.cifar10}
 
 
 def step(shape: str, kind: str) -> Callable[[], object]:
-    """One step of Adam on random images."""
+    """Return one step of Adam on random images."""
     torch.manual_seed(0)
     config = SHAPES[shape](standardize=False)
     model = CapsNet(config)

@@ -85,7 +85,7 @@ def write_card(folder: Path) -> None:
 
 
 def on_embedded_digits(folder: str | Path) -> dict[str, float]:
-    """Accuracies on scikit-learn's test digits, of another hand and another scanner than MNIST's."""
+    """Return the accuracies on scikit-learn's test digits, of another hand and another scanner than MNIST's."""
     data = load("digits")
     networks: dict[str, Any] = {"dynamic": CapsNet, "fast": FastCapsNet}
     with torch.no_grad():

@@ -20,11 +20,11 @@ _USES = {
         "What is no digit is taken for one, too.",
     ),
     "fashion_mnist": (
-        "Single pieces of clothing as Fashion-MNIST has them: 28×28, grey, light on dark, from the front.",
+        "Single pieces of clothing as Fashion-MNIST has them: 28×28, gray, light on dark, from the front.",
         "Photographs of people wearing them are something else.",
     ),
     "cifar10": (
-        "Small colour photographs of one of ten things, as CIFAR-10 has them; a network to study routing with.",
+        "Small color photographs of one of ten things, as CIFAR-10 has them; a network to study routing with.",
         "Convolutional networks reach far more on these images: this is not one to build a product on.",
     ),
 }
@@ -35,7 +35,7 @@ _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 
 
 def card(folder: Path) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     about = json.loads((folder / "run.json").read_bytes())
     network = bundled.describe(folder.name)
     data, settings, config = about["data"], about["settings"], about["config"]
@@ -43,7 +43,7 @@ def card(folder: Path) -> str:
     use, limit = _USES.get(data["name"], (f"Images as {title} has them.", "Other images are another matter."))
     held_out = f", {data['validation']:,} held out to choose the epoch" if data["validation"] else ""
     size = f"{config['height']}×{config['width']}×{config['channels']}"
-    made = {"original": "the original files", "generated": "generated images, not those of the paper"}
+    origins = {"original": "the original files", "generated": "generated images, not those of the paper"}
     return f"""# {folder.name}
 
 A capsule network for {title}: images of {size}, {config["classes"]} classes, {config["iterations"]} iterations of
@@ -61,7 +61,7 @@ On the {data["test"]:,} test images, of the weights as they are stored, rounded 
 {Table("", ["routing", "", "accuracy", "95 %"], _accuracies(about)).to_markdown()}{_elsewhere(about)}
 ## Training
 
-- {title}, {made.get(data["provenance"]["kind"], "a folder of images")}: {data["train"]:,} training images{held_out}.
+- {title}, {origins.get(data["provenance"]["kind"], "a folder of images")}: {data["train"]:,} training images{held_out}.
 - {settings["epochs"]} epochs, batches of {settings["batch_size"]}, seed {settings["seed"]}, Adam at \
 {settings["learning_rate"]:g} falling {_DECAYS[settings.get("decay", "exponential")]}to \
 {settings["final_rate"]:g} of that.
@@ -83,7 +83,7 @@ A capsule's length is no calibrated probability. Of images from elsewhere nothin
 - `master.safetensors`: the master coefficients, and the sums they are made of
 - `run.json`: settings, data with hashes, versions, accuracies
 {_onnx(network)}
-Licence of the weights: Apache-2.0, as fastcaps. The training images are not in here and have terms of their own.
+License of the weights: Apache-2.0, as fastcaps. The training images are not in here and have terms of their own.
 """
 
 

@@ -52,7 +52,7 @@ def bench_result(name: str) -> dict[str, Any]:
 
 
 def ablation(name: str) -> str:
-    """Matrices of one network: the paper's with each filter, then other methods and iterations without."""
+    """Return the matrices of one network: the paper's with each filter, then other methods and iterations without."""
     compared = load(Ablation, name)
     last, held_out = compared.iterations, compared.best is not None
     trials = [
@@ -76,7 +76,7 @@ def ablation(name: str) -> str:
 
 
 def retraining() -> str:
-    """CIFAR-10, continued from one network in several ways."""
+    """Return variants of retraining one network of CIFAR-10."""
     start = load(Ablation, "cifar10-ablation")
     paper = next(t for t in start.trials if (t.filter, t.method, t.iteration) == ("none", "per_class", 3))
     dynamic = [f"{start.dynamic[part]:.2%}" for part in ("validation", "test")]
@@ -94,7 +94,7 @@ def retraining() -> str:
 
 
 def trainings(prefix: str, variants: dict[str, str]) -> str:
-    """Variants of training, each with its best epoch on the images that it held out."""
+    """Return variants of training, each with its best epoch on the images that it held out."""
     rows = []
     for name, words in variants.items():
         if not (ROOT / "results" / f"{prefix}-{name}.json").exists():
@@ -108,14 +108,14 @@ def trainings(prefix: str, variants: dict[str, str]) -> str:
 
 
 def scaling(shape: str) -> str:
-    """What the model of several machines expects of a network, from a training step measured on one."""
+    """Return what the model of several machines expects of a network, from a training step measured on one."""
     with torch.device("meta"):
         model = CapsNet(SHAPES[shape]())
     gradient = sum(4 * parameter.numel() for parameter in model.parameters())
     return Table("", *expected(STEP[shape] * B, gradient)).to_markdown()
 
 
-# Seconds an image of a training step on two threads, as in docs/training.md.
+# Seconds per image of a training step on two threads, as in docs/training.md.
 STEP = {"MNIST": 3.71e-3, "CIFAR-10": 3.17e-3}
 
 VARIANTS = {
@@ -151,7 +151,7 @@ RETRAINED = {
 
 
 def bench(name: str) -> str:
-    """Milliseconds an image of each engine at each batch, and how many times faster than plain that is."""
+    """Return milliseconds per image of each engine at each batch, and how many times faster than plain that is."""
     measured = bench_result(name)
     batches = measured["settings"]["batches"]
     by_engine: dict[str, dict[int, dict[str, Any]]] = {}
@@ -169,7 +169,7 @@ def bench(name: str) -> str:
 
 
 def growth(name: str) -> str:
-    """The routing layer alone as one size after the other grows."""
+    """Return the routing layer alone as one size after the other grows."""
     by_size: dict[tuple[str, int], dict[str, Any]] = {}
     for row in bench_result(name)["growth"]:
         by_size.setdefault((row["axis"], row["size"]), {})[row["routing"]] = row
@@ -181,7 +181,7 @@ def growth(name: str) -> str:
 
 
 def answers(name: str) -> str:
-    """How the engines' answers differ from float64's."""
+    """Return how the answers of the engines differ from those in float64."""
     table = [
         [
             row["engine"],
@@ -197,7 +197,7 @@ def answers(name: str) -> str:
 
 
 def aims(name: str) -> str:
-    """What a benchmark was to reach, and what it did."""
+    """Return what a benchmark was to reach, and what it did."""
     table = []
     for aim in bench_result(name)["aims"]:
         unit = aim.get("unit", "×")
@@ -236,7 +236,7 @@ def _scores(trial: Trial) -> list[str]:
 
 
 def _accuracies(run: RunResult) -> list[str]:
-    """Best epoch on the held-out images; fast routing on the test images, with its interval."""
+    """Return the best epoch on the held-out images; fast routing on the test images, with its interval."""
     low, high = run.evaluation.fast.interval
     accuracies = [f"{share:.2%}" for share in (run.best_validation_accuracy, run.evaluation.fast.accuracy)]
     return [*accuracies, f"{100 * low:.1f} – {100 * high:.1f}"]

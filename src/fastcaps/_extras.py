@@ -1,8 +1,8 @@
-"""Optional dependencies: a clear word on what to install when one is missing."""
+"""Optional dependencies: what to install when one is missing."""
 
 from importlib.util import find_spec
 
-# The extra that brings each optional module.
+# The extra that installs each optional module.
 _EXTRA = {
     "torch": "train",
     "sklearn": "train",
@@ -20,7 +20,7 @@ _EXTRA = {
 
 
 def require(purpose: str, *modules: str) -> None:
-    """Refuse to go on when a module that a purpose needs isn't installed.
+    """Raise when a module that a purpose needs isn't installed.
 
     Args:
         purpose: what needs it, as the beginning of a sentence, such as ``"fastcaps demo"``.

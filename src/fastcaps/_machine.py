@@ -24,7 +24,7 @@ def out_of_memory_message(error: Exception) -> str | None:
 
 
 def processor_name(root: Path = _ROOT) -> str:
-    """What the processor calls itself.
+    """Return what the processor calls itself.
 
     Args:
         root: of the file system in which Linux tells.
@@ -35,43 +35,43 @@ def processor_name(root: Path = _ROOT) -> str:
 
 
 def processors(root: Path = _ROOT) -> int:
-    """Processors that this process may use, which are often fewer than the machine has.
+    """Return how many processors this process may use, which are often fewer than the machine has.
 
     Args:
         root: of the file system in which Linux tells a control group's share of their time.
     """
-    found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     for group in _groups(root, "cpu"):
         share = _text(group / "cpu.max").split()
         share = share or [_text(group / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
         if share[0].isdecimal():  # "max" and −1 stand for no limit
-            found.append(max(1, -(-int(share[0]) // int(share[1]))))
-    return min(found)
+            limits.append(max(1, -(-int(share[0]) // int(share[1]))))
+    return min(limits)
 
 
 def free_bytes(root: Path = _ROOT) -> int:
-    """Memory that is free on the machine, or within the limits that this process has.
+    """Return the memory that is free on the machine, or within the limits of this process.
 
     Args:
         root: of the file system in which Linux tells.
     """
-    found = []
+    limits = []
     information = root / "proc/meminfo"
     if information.exists():
         lines = dict(line.split(":", 1) for line in information.read_text().splitlines())
-        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+        limits.append(int(lines["MemAvailable"].split()[0]) * 1024)
     for group in _groups(root, "memory"):
         for limit, used, cached in _MEMORY:
             text = _text(group / limit).strip()
             if text.isdecimal():  # "max" stands for no limit
                 numbers = dict(line.split() for line in _text(group / "memory.stat").splitlines())
                 free = int(text) - int(_text(group / used)) + int(numbers.get(cached, 0))
-                found.append(max(0, free))
-    return min(found, default=_UNKNOWN)
+                limits.append(max(0, free))
+    return min(limits, default=_UNKNOWN)
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the control groups that this process is in, each before the one around it."""
+    """Yield the folders of the control groups that this process is in, each before the one around it."""
     own = {"": "/", controller: "/"}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)

@@ -53,7 +53,7 @@ class Traced:
         return [(key, self[key]) for key in self._value]
 
     def __iter__(self) -> Iterator["Traced"]:
-        """Go through the items of a sequence."""
+        """Iterate over the items of a sequence."""
         return (self[k] for k in range(len(self)))
 
     def __len__(self) -> int:

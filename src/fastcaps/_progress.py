@@ -38,7 +38,7 @@ def progress_bar(task: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
-    """Progress of a training run on stderr: a bar on a terminal, otherwise a line now and then."""
+    """Show the progress of a training run on stderr: a bar on a terminal, otherwise a line now and then."""
     console = _stderr()
     if not console.is_terminal and not console.is_jupyter:
         yield _lines(name)
@@ -68,7 +68,7 @@ def say(words: str) -> None:
 
 
 def _count_lines(task: str, total: int) -> Callable[[int], None]:
-    """A line every half minute."""
+    """Print a line every half minute."""
     last, done = time.monotonic(), 0
 
     def show(count: int) -> None:
@@ -82,7 +82,7 @@ def _count_lines(task: str, total: int) -> Callable[[int], None]:
 
 
 def _lines(name: str) -> Callable[["Report"], None]:
-    """A line at the end of each epoch, and every half minute."""
+    """Print a line at the end of each epoch, and every half minute."""
     last = time.monotonic()
 
     def show(report: "Report") -> None:

@@ -126,6 +126,11 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def without_none(**values: Any) -> dict[str, Any]:
+    """Return only the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def json_field(*, default_factory: Callable[[], Any] | None = None, omit_none: bool = False, omit: bool = False) -> Any:
     """Declare a field of a result that JSON may not have.
 

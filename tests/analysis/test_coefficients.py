@@ -53,7 +53,7 @@ def test_positions_are_ordered_as_the_capsules_are():
                 assert maps[:, t, y, x].tolist() == values[(y * width + x) * 3 + t].tolist()
 
 
-def test_containers_are_normalised_row_by_row():
+def test_containers_are_normalized_row_by_row():
     coefficients = torch.rand(6, 5, 3, dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 2, 1, 2])
     master = MasterAccumulator(5, 3).update(coefficients, labels).compute()

@@ -12,14 +12,14 @@ from tests import reference
 from fastcaps.analysis.correlations import (
     ClassCorrelations,
     mean_within_and_between,
-    neighbours,
+    neighbors,
     pairwise_correlations,
     standardized_columns,
 )
 
 
 @st.composite
-def labelled_columns(draw):
+def labeled_columns(draw):
     """Columns of few different values, so that constant ones come up, with labels of up to four classes."""
     n, i = draw(st.integers(1, 9)), draw(st.integers(2, 6))
     # Sixteenths: exact in float32, and far enough apart that Pearson's denominator is not all rounding.
@@ -28,7 +28,7 @@ def labelled_columns(draw):
     return columns, labels
 
 
-@given(labelled_columns())
+@given(labeled_columns())
 def test_all_pairs(drawn):
     columns, labels = drawn
     expected = reference.mean_class_correlations(columns, labels, 4)
@@ -39,7 +39,7 @@ def test_all_pairs(drawn):
     assert (sums.counts + sums.constant).tolist() == [labels.count(k) for k in range(4)]
 
 
-@given(labelled_columns(), st.data())
+@given(labeled_columns(), st.data())
 def test_pieces_in_any_order_give_the_same(drawn, data):
     columns, labels = drawn
     whole = ClassCorrelations(columns.shape[1], 4).update(columns, np.array(labels))
@@ -51,7 +51,7 @@ def test_pieces_in_any_order_give_the_same(drawn, data):
     assert merged.counts.tolist() == whole.counts.tolist()
 
 
-@given(labelled_columns(), st.data())
+@given(labeled_columns(), st.data())
 def test_given_columns_with_all_images(drawn, data):
     columns, labels = drawn
     master = data.draw(arrays.arrays(np.int64, (columns.shape[1], 4), elements=st.integers(0, 16))) / 16
@@ -68,7 +68,7 @@ def test_given_columns_with_all_images(drawn, data):
             np.testing.assert_allclose(found[row, label], expected, atol=1e-12)
 
 
-@given(labelled_columns())
+@given(labeled_columns())
 def test_single_pairs(drawn):
     columns, labels = drawn
     found = pairwise_correlations(columns)
@@ -88,10 +88,10 @@ def test_a_column_that_is_constant_up_to_rounding_of_its_mean_is_constant():
     assert np.isnan(standardized_columns(np.full((1, 1152), 0.1))).all()
 
 
-def test_neighbours_and_means():
+def test_neighbors_and_means():
     matrix = np.array([[0.9, 0.2, 0.4], [0.2, np.nan, np.nan], [0.4, np.nan, 0.7]])
-    assert [(other.label, other.correlation) for other in neighbours(matrix, 0)] == [(2, 0.4), (1, 0.2)]
-    assert [other.label for other in neighbours(matrix, 1)] == [0]
+    assert [(other.label, other.correlation) for other in neighbors(matrix, 0)] == [(2, 0.4), (1, 0.2)]
+    assert [other.label for other in neighbors(matrix, 1)] == [0]
     within, between = mean_within_and_between(matrix)
     assert within == pytest.approx(0.8)
     assert between == pytest.approx(0.3)

@@ -11,7 +11,7 @@ from fastcaps.analysis import figures
 from fastcaps.analysis.capsules import Lengths
 
 
-def drawn(classes: int, colours: int = 1):
+def drawn(classes: int, colors: int = 1):
     random = np.random.default_rng(classes)
     names = [str(k) if classes == 10 else f"class {k}" for k in range(classes)]
     square = random.uniform(-1, 1, (classes, classes))
@@ -20,9 +20,9 @@ def drawn(classes: int, colours: int = 1):
     lengths = Lengths(
         labels, random.random((5, classes)).astype(np.float32), random.random((5, classes)).astype(np.float32)
     )
-    images = random.random((5, colours, 9, 7))
+    images = random.random((5, colors, 9, 7))
     maps = random.random((classes, 6, 4, 3))
-    means = random.random((classes, colours, 9, 7))
+    means = random.random((classes, colors, 9, 7))
     matrices = random.random((classes, 72, classes))
     shares = np.zeros((3, 100))
     shares[0, 10] = 1
@@ -44,16 +44,14 @@ def drawn(classes: int, colours: int = 1):
         ),
         "examples": figures.examples_figure(images, np.stack([images, images], 1), lengths, names),
         "disagreements": figures.disagreement_figure(images, lengths, names),
-        "variation": figures.variation_figure(
-            random.random((4, 3, colours, 9, 7)), list("abcd"), (-0.1, 0, 0.1), "row"
-        ),
+        "variation": figures.variation_figure(random.random((4, 3, colors, 9, 7)), list("abcd"), (-0.1, 0, 0.1), "row"),
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("classes", "colours"), [(2, 3), (11, 1)])
-def test_every_figure_has_something_in_it(classes, colours):
-    for name, figure in drawn(classes, colours).items():
+@pytest.mark.parametrize(("classes", "colors"), [(2, 3), (11, 1)])
+def test_every_figure_has_something_in_it(classes, colors):
+    for name, figure in drawn(classes, colors).items():
         content = figures.figure_bytes(figure)
         picture = np.asarray(Image.open(io.BytesIO(content)).convert("L"))
         assert picture.std() > 5, name

@@ -25,7 +25,7 @@ def invoke(*arguments, code=0):
 
 @pytest.fixture
 def images(tmp_path):
-    """Three classes of 40×32 colour images."""
+    """Three classes of 40×32 color images."""
     random = np.random.default_rng(0)
     for part, count in (("train", 8), ("test", 3)):
         for number, name in enumerate(("apple", "leaf", "sky")):

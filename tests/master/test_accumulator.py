@@ -148,7 +148,7 @@ def test_files_from_before_filters_are_read():
     torch.testing.assert_close(again.values, master.values, rtol=0, atol=1e-12)
 
 
-def test_bounds_and_normalisation_are_the_networks(model):
+def test_bounds_and_normalization_are_the_networks(model):
     config = CapsNetConfig.from_dict({**model.config.to_dict(), "lower": 0.25, "upper": 0.75})
     images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
     master = accumulate(CapsNet(config), [(images, labels)])

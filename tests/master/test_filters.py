@@ -120,11 +120,11 @@ def test_clusters_of_outliers_are_dropped(kind, seed, monkeypatch):
 
 
 def test_outlying_is_from_the_outside_inwards_up_to_a_share():
-    centres = np.array([[0.1], [-3.0], [2.0], [1.0], [0.0]])
-    assert is_outlying(np.array([80, 2, 3, 5, 10]), centres, 0.05).tolist() == [False, True, True, False, False]
-    assert is_outlying(np.array([80, 2, 3, 5, 10]), centres, 0.1).tolist() == [False, True, True, True, False]
+    centers = np.array([[0.1], [-3.0], [2.0], [1.0], [0.0]])
+    assert is_outlying(np.array([80, 2, 3, 5, 10]), centers, 0.05).tolist() == [False, True, True, False, False]
+    assert is_outlying(np.array([80, 2, 3, 5, 10]), centers, 0.1).tolist() == [False, True, True, True, False]
     # Nothing inside a large cluster is an outlier, however small.
-    assert not is_outlying(np.array([80, 15, 1, 1, 3]), centres, 0.1).any()
+    assert not is_outlying(np.array([80, 15, 1, 1, 3]), centers, 0.1).any()
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.floats(0.01, 0.99), st.integers(0, 2**31))

@@ -202,7 +202,9 @@ def test_modes_are_restored_and_observers_removed_also_after_an_exception():
     with pytest.raises(RuntimeError, match="stop"), fastcaps.record(model):
         raise RuntimeError("stop")
     assert [module.training for module in model.modules()] == modes
-    assert all(layer._observer is None for layer in model[2:])
+    with fastcaps.record(model) as recorder:  # nothing is left of the other
+        model(images)
+    assert recorder.capsules.keys() == {"2", "3"}
 
 
 def test_record(trained):
@@ -222,6 +224,17 @@ def test_record(trained):
     assert torch.equal(recorder.coefficients["3"], trained[3].route(lower).coefficients)
     recorder.clear()
     assert recorder.coefficients == {}
+
+
+def test_record_a_capsnet_with_its_options():
+    model = fastcaps.CapsNet(fastcaps.CapsNetConfig.mnist(stem_channels=4))
+    images = torch.rand(3, 1, 28, 28)
+    with fastcaps.record(model) as recorder:
+        output = model(images, with_coefficients=True, iterations=2)
+        assert torch.equal(recorder.coefficients["routing"], output.coefficients)
+        assert torch.equal(recorder.capsules["routing"], output.capsules)
+        model(images, iterations=1)
+    assert torch.equal(recorder.coefficients["routing"][3:], torch.ones(3, 1152, 10))
 
 
 class Aliased(nn.Module):

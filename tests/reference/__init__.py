@@ -1,6 +1,6 @@
 """The paper's procedures written out loop by loop, over NumPy, following the text line by line.
 
-Slow and plain on purpose: every vectorised path is compared with these.
+Slow and plain on purpose: every vectorized path is compared with these.
 """
 
 from tests.reference.correlations import mean_class_correlations, pearson

@@ -32,7 +32,7 @@ class CoefficientHistogram:
 
     @classmethod
     def of(cls, config: CapsNetConfig) -> Self:
-        """For the coefficients of a network: from 0 to 1, wider where the bounds of its normalization are."""
+        """Return a histogram for a network: from 0 to 1, wider where the bounds of its normalization are."""
         lower, upper = get_normalization(config.normalization, lower=config.lower, upper=config.upper).bounds
         return cls(config.iterations, min(0.0, lower), max(1.0, upper))
 
@@ -69,14 +69,14 @@ class CoefficientHistogram:
         return self
 
     def share_around(self, value: float, width: float) -> Floats:
-        """Share of coefficients in the bins whose middle is at most ``width`` from a value ``(r)``."""
+        """Return the share of coefficients in the bins whose middle is at most ``width`` from a value ``(r)``."""
         middles = (self.edges[:-1] + self.edges[1:]) / 2
         near: Floats = self.shares[:, np.abs(middles - value) <= width].sum(1)
         return near
 
 
 def by_position(values: NDArray[np.floating], config: CapsNetConfig) -> Floats:
-    """Coefficients ``(i j)`` as a map of positions for each class and capsule type ``(j types height width)``.
+    """Return coefficients ``(i j)`` as a map of positions per class and capsule type ``(j types height width)``.
 
     The order of the lower capsules is that of `fastcaps.nn.PrimaryCapsules`.
     """
@@ -89,7 +89,7 @@ def by_position(values: NDArray[np.floating], config: CapsNetConfig) -> Floats:
 
 
 def normalized_containers(containers: Tensor, master: MasterCoefficients) -> Floats:
-    """Each class's container ``(j i j)``, divided by its count, its rows normalised: ``(j i j)``.
+    """Return the container of each class ``(j i j)``, divided by its count, its rows normalized.
 
     The paper's step 2; step 3 takes of each container its own class's column.
     """

@@ -1,25 +1,26 @@
 """How alike the routing coefficients of images are: correlations of ground-truth columns (paper, sections 4 and 6).
 
 An image's *ground-truth column* is its label's column in its coefficient matrix of the last iteration. With each column
-brought to zero mean and unit norm, z, Pearson's correlation of two is ⟨z, z'⟩, and the mean over all pairs of two
+scaled to zero mean and unit norm, z, Pearson's correlation of two is ⟨z, z'⟩, and the mean over all pairs of two
 classes is ⟨mean z, mean z'⟩: no pair is ever formed, and the whole training set costs one pass. Within a class the
 pairs of an image with itself are left out: ``(n²·‖mean z‖² − Σ‖z‖²) / (n(n − 1))``. A constant column has no
 correlation and is left out; where nothing is left the result is NaN.
 """
 
-from typing import NamedTuple, Self, final
+from typing import Any, NamedTuple, Self, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fastcaps.distributed import World
+from fastcaps.functional._deprecated import warn
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
-class Neighbour(NamedTuple):
+class Neighbor(NamedTuple):
     """Another class, and how high the correlation with it is."""
 
     label: int
@@ -27,25 +28,25 @@ class Neighbour(NamedTuple):
 
 
 def standardized_columns(columns: NDArray[np.floating]) -> Floats:
-    """Columns ``(n i)`` with zero mean and unit norm, in float64; NaN where a column is constant."""
+    """Return columns ``(n i)`` with zero mean and unit norm, in float64; NaN where a column is constant."""
     values = np.asarray(columns, np.float64)
     constant = values.max(1) == values.min(1)  # (n)
-    centred = values - values.mean(1, keepdims=True)
-    norms = np.linalg.norm(centred, axis=1, keepdims=True)  # (n, 1)
+    centered = values - values.mean(1, keepdims=True)
+    norms = np.linalg.norm(centered, axis=1, keepdims=True)  # (n, 1)
     norms[constant] = np.nan
-    found: Floats = centred / norms
-    return found
+    standardized: Floats = centered / norms
+    return standardized
 
 
 def pairwise_correlations(columns: NDArray[np.floating]) -> Floats:
-    """Correlation of every column with every other, ``(n i)`` → ``(n n)``; NaN where one is constant."""
+    """Return the correlation of every column with every other, ``(n i)`` → ``(n n)``; NaN where one is constant."""
     z = standardized_columns(columns)  # (n, i)
     return np.clip(z @ z.T, -1, 1)
 
 
 @final
 class ClassCorrelations:
-    """Sums of standardised ground-truth columns by class: `update` with pieces, `merge` with another's sums.
+    """Sums of standardized ground-truth columns by class: `update` with pieces, `merge` with another's sums.
 
     Attributes:
         sums: of z ``(j i)``.
@@ -91,17 +92,17 @@ class ClassCorrelations:
         return self
 
     def between_classes(self) -> Floats:
-        """Mean correlation over all pairs of images of two classes ``(j j)``; on the diagonal without self-pairs."""
+        """Return the mean correlation over all pairs of images of two classes ``(j j)``, without self-pairs."""
         n = self.counts.astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = self.sums @ self.sums.T / np.outer(n, n)
+            means = self.sums @ self.sums.T / np.outer(n, n)
             within = (np.square(self.sums).sum(1) - self.squares) / (n * (n - 1))
-        found[np.diag_indices_from(found)] = within
-        found[~np.isfinite(found)] = np.nan
-        return found
+        means[np.diag_indices_from(means)] = within
+        means[~np.isfinite(means)] = np.nan
+        return means
 
     def with_columns(self, columns: NDArray[np.floating]) -> Floats:
-        """Mean correlation of given columns (row) with the images of each class (column).
+        """Return the mean correlation of given columns (row) with the images of each class (column).
 
         Args:
             columns: such as the columns of a master matrix, ``(i j)``.
@@ -111,22 +112,31 @@ class ClassCorrelations:
         """
         z = standardized_columns(columns.T)  # (j, i)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found: Floats = z @ self.sums.T / self.counts
-        return found
+            means: Floats = z @ self.sums.T / self.counts
+        return means
 
 
-def neighbours(correlations: Floats, label: int) -> list[Neighbour]:
-    """The other classes by correlation with a class, ``(j j)``, the highest first; those without one left out."""
+def neighbors(correlations: Floats, label: int) -> list[Neighbor]:
+    """Return the other classes by correlation ``(j j)`` with a class, the highest first; without undefined ones."""
     row = correlations[label]
     order = np.argsort(-row, kind="stable")
-    return [Neighbour(int(k), float(row[k])) for k in order if k != label and np.isfinite(row[k])]
+    return [Neighbor(int(k), float(row[k])) for k in order if k != label and np.isfinite(row[k])]
 
 
 def mean_within_and_between(correlations: Floats) -> tuple[float, float]:
-    """Means of the diagonal and of all else of ``(j j)``, without what is undefined; NaN where nothing is left."""
+    """Return the means of the diagonal and of all else of ``(j j)``, without what is undefined; else NaN."""
     own = np.eye(len(correlations), dtype=bool)
-    found = []
+    means = []
     for chosen in (correlations[own], correlations[~own]):
         defined = chosen[np.isfinite(chosen)]
-        found.append(float(defined.mean()) if len(defined) else float("nan"))
-    return found[0], found[1]
+        means.append(float(defined.mean()) if len(defined) else float("nan"))
+    return means[0], means[1]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what an old name stands for, with a warning; for one release."""
+    new = {"Neighbour": "Neighbor", "neighbours": "neighbors"}.get(name)
+    if new is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn(f"{__name__}.{name}", f"{__name__}.{new}")
+    return globals()[new]

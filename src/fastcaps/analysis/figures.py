@@ -1,6 +1,6 @@
 """Figures with matplotlib, without a screen: arrays in, a figure out.
 
-One look for all: colour maps that the colour-blind can read (cividis for what is positive, red and blue around zero
+One look for all: color maps that the color-blind can read (cividis for what is positive, red and blue around zero
 for correlations), blue for dynamic and orange for fast routing, the same scale wherever two panels are compared. A
 figure of 7.6 inches is as wide as the report's page.
 """
@@ -69,7 +69,7 @@ def _styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def figure_bytes(figure: Figure, kind: str = "png") -> bytes:
-    """A figure as a file: ``"png"`` at twice the usual resolution, ``"svg"`` or ``"pdf"``."""
+    """Return a figure as a file: ``"png"`` at twice the usual resolution, ``"svg"`` or ``"pdf"``."""
     buffer = io.BytesIO()
     with mpl.rc_context(_STYLE):
         figure.savefig(buffer, format=kind, dpi=200, metadata=_UNDATED.get(kind))
@@ -78,7 +78,7 @@ def figure_bytes(figure: Figure, kind: str = "png") -> bytes:
 
 @_styled
 def confusion_figure(confusions: Mapping[str, NDArray[np.int64]], class_names: Sequence[str]) -> Figure:
-    """Confusion matrices side by side: shares of each true class on one colour scale, errors as numbers.
+    """Draw confusion matrices side by side: shares of each true class on one color scale, errors as numbers.
 
     Args:
         confusions: for each title the images of class (row) taken for class (column) ``(j j)``.
@@ -104,7 +104,7 @@ def confusion_figure(confusions: Mapping[str, NDArray[np.int64]], class_names: S
 
 @_styled
 def image_correlations_figure(correlations: Array, labels: NDArray[np.int64], class_names: Sequence[str]) -> Figure:
-    """Correlations of single images' columns, the lower triangle, with each image's class along the edges.
+    """Draw correlations of single images' columns, the lower triangle, with each image's class along the edges.
 
     Args:
         correlations: ``(n n)``.
@@ -166,7 +166,7 @@ def class_correlations_figure(
 
 @_styled
 def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Figure:
-    """Class-averaged output lengths: a panel for each true class, dynamic beside fast.
+    """Draw class-averaged output lengths: a panel for each true class, dynamic beside fast.
 
     Args:
         dynamic: mean length for true class (row) and class capsule (column) ``(j j)``.
@@ -202,7 +202,7 @@ def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Fi
 
 @_styled
 def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
-    """How coefficients are spread in each iteration, one panel for each run, on the same axes.
+    """Draw how coefficients are spread in each iteration, one panel per run, on the same axes.
 
     Args:
         histograms: for each title the edges ``(bins + 1)`` and the share of coefficients in each bin ``(r bins)``.
@@ -213,8 +213,8 @@ def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
     high = max(edges[-1] for edges, _ in histograms.values())
     for panel, (title, (edges, shares)) in zip(panels, histograms.items(), strict=True):
         iterations = len(shares)
-        # Read in the dark and in grey: the last is the darkest and widest.
-        colours = mpl.colormaps["viridis_r"](np.linspace(0.25, 0.95, iterations))
+        # Read in the dark and in gray: the last is the darkest and widest.
+        colors = mpl.colormaps["viridis_r"](np.linspace(0.25, 0.95, iterations))
         for k, share in enumerate(shares):
             words = ": the start" if k == 0 else ": accumulated" if k == iterations - 1 else ""
             width = 1.0 + 0.8 * (k == iterations - 1)
@@ -222,11 +222,11 @@ def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
             if np.count_nonzero(share) == 1:
                 middle = (edges[:-1] + edges[1:])[np.argmax(share)] / 2
                 panel.plot(
-                    [middle], [1.0], color=colours[k], marker="D", linestyle="", label=f"iteration {k + 1}{words}"
+                    [middle], [1.0], color=colors[k], marker="D", linestyle="", label=f"iteration {k + 1}{words}"
                 )
             else:
                 panel.stairs(
-                    floor, edges, baseline=None, color=colours[k], linewidth=width, label=f"iteration {k + 1}{words}"
+                    floor, edges, baseline=None, color=colors[k], linewidth=width, label=f"iteration {k + 1}{words}"
                 )
         panel.set_yscale("log")
         panel.set_xlim(low - 0.02, high + 0.02)
@@ -242,7 +242,7 @@ def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
 
 @_styled
 def master_matrix_figure(values: Array, class_names: Sequence[str]) -> Figure:
-    """The master matrix ``(i j)`` as an image, classes as rows, with the spread of its values."""
+    """Draw the master matrix ``(i j)`` as an image, classes as rows, with the spread of its values."""
     classes = len(class_names)
     figure = Figure(figsize=(WIDTH, max(2.4, 0.2 * classes + 0.9)), layout="constrained")
     panel, spread = figure.subplots(1, 2, width_ratios=(5, 1.5))
@@ -263,7 +263,7 @@ def master_matrix_figure(values: Array, class_names: Sequence[str]) -> Figure:
 
 @_styled
 def position_figure(maps: Array, mean_images: Array, class_names: Sequence[str]) -> Figure:
-    """Where a class's parts are: the class's mean image, and beside it the master coefficients by position.
+    """Draw the mean image of a class, and beside it its master coefficients by position.
 
     Args:
         maps: coefficients for each class, capsule type and position ``(j types height width)``.
@@ -299,7 +299,7 @@ def position_figure(maps: Array, mean_images: Array, class_names: Sequence[str])
 
 @_styled
 def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
-    """The master matrix laid out: classes as rows, capsule types as columns, a map of positions in each cell.
+    """Draw the master matrix laid out: classes as rows, capsule types as columns, a map of positions in each cell.
 
     Args:
         maps: coefficients for each class, capsule type and position ``(j types height width)``.
@@ -314,8 +314,8 @@ def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
     whole = max(across + 1.0 + 0.06 * max(map(len, class_names)), 4.6)
     figure = Figure(figsize=(whole, down + 0.75), layout="constrained")
     panel = figure.subplots()
-    colours = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="white")
-    image = panel.imshow(mosaic, cmap=colours, norm=_coefficient_norm(maps), interpolation="nearest")
+    colors = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="white")
+    image = panel.imshow(mosaic, cmap=colors, norm=_coefficient_norm(maps), interpolation="nearest")
     panel.set_yticks(np.arange(classes) * (height + 1) + (height - 1) / 2, class_names)
     shown = np.arange(0, types, 4 if types <= 40 else 8)
     panel.set_xticks(shown * (width + 1) + (width - 1) / 2, [str(k) for k in shown])
@@ -331,11 +331,11 @@ def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
 def procedure_figure(
     containers: Array, normalized: Array, values: Array, counts: NDArray[np.int64], class_names: Sequence[str]
 ) -> Figure:
-    """Sum, normalise, reduce: how the containers of a run become its master matrix (paper, section 5).
+    """Sum, normalize, reduce: how the containers of a run become its master matrix (paper, section 5).
 
     Args:
         containers: sums of each class's coefficients ``(j i j)``.
-        normalized: the same, divided by the class's count, rows normalised ``(j i j)``.
+        normalized: the same, divided by the class's count, rows normalized ``(j i j)``.
         values: the master coefficients ``(i j)``.
         counts: images of each class ``(j)``.
         class_names: in the order of the classes.
@@ -376,7 +376,7 @@ def procedure_figure(
     result.yaxis.set_label_position("right")
     for k in chosen:
         _outline(result, k, len(values))
-    for x, number, word in ((0.185, 1, "sum"), (0.495, 2, "normalise"), (0.825, 3, "reduce")):
+    for x, number, word in ((0.185, 1, "sum"), (0.495, 2, "normalize"), (0.825, 3, "reduce")):
         figure.text(x, 0.95, f"{number} · {word}", ha="center", fontsize=9.5, fontweight="bold")
     for x, image, words in ((0.085, added, "sum of coefficients"), (0.395, drawn, "coefficient")):
         if image is not None:
@@ -394,7 +394,7 @@ def examples_figure(
     lengths: Lengths,
     class_names: Sequence[str],
 ) -> Figure:
-    """Output lengths of single images, dynamic beside fast, with the image and what is drawn from each.
+    """Draw output lengths of single images, dynamic beside fast, with the image and what is drawn from each.
 
     Args:
         images: ``(n c h w)``.
@@ -420,7 +420,7 @@ def examples_figure(
 
 @_styled
 def disagreement_figure(images: Array, lengths: Lengths, class_names: Sequence[str]) -> Figure:
-    """Images that change class, with both sets of lengths.
+    """Draw images that change class, with both sets of lengths.
 
     Args:
         images: ``(n c h w)``.
@@ -453,7 +453,7 @@ def disagreement_figure(images: Array, lengths: Lengths, class_names: Sequence[s
 def variation_figure(
     pictures: Array, row_names: Sequence[str], offsets: Sequence[float], row_label: str, marked: str = "0"
 ) -> Figure:
-    """Reconstructions in rows, changed more and more along each.
+    """Draw reconstructions in rows, changed more and more along each.
 
     Args:
         pictures: ``(rows s c h w)``.
@@ -469,7 +469,7 @@ def variation_figure(
     inches = 0.42 * steps + 0.9
     figure = Figure(figsize=(inches, (inches - 0.9) * mosaic.shape[0] / mosaic.shape[1] + 0.65), layout="constrained")
     panel = figure.subplots()
-    panel.imshow(_colours(mosaic), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    panel.imshow(_colors(mosaic), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     names = [marked if offset == 0 else f"{offset:+.2f}".replace("-", "−") for offset in offsets]
     panel.set_xticks(np.arange(steps) * (width + 1) + (width - 1) / 2, names, fontsize=7)
     panel.set_yticks(np.arange(rows) * (height + 1) + (height - 1) / 2, row_names, fontsize=7)
@@ -482,7 +482,7 @@ def variation_figure(
 
 @_styled
 def architecture_figure(config: CapsNetConfig) -> Figure:
-    """The network from its configuration, with its real shapes (the paper's first figure)."""
+    """Draw the network from its configuration, with its real shapes (the paper's first figure)."""
     figure = Figure(figsize=(WIDTH, 3.5))
     panel = figure.add_axes((0, 0, 1, 1))
     panel.set_xlim(0, 100)
@@ -493,10 +493,10 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
     largest = max(config.height, config.width)
     middle = 29.0
 
-    def slab(x: float, size: tuple[int, int], depth: float, colour: str, cells: tuple[int, int] | None = None) -> float:
-        """A block of feature maps; how far it goes to the right."""
+    def slab(x: float, size: tuple[int, int], depth: float, color: str, cells: tuple[int, int] | None = None) -> float:
+        """Draw a block of feature maps; return how far it extends to the right."""
         h, w = (14.0 * max(side / largest, 0.18) for side in size)
-        _block(panel, x, middle - h / 2, w * 0.55, h, depth, colour, cells)
+        _block(panel, x, middle - h / 2, w * 0.55, h, depth, color, cells)
         return x + w * 0.55 + depth
 
     def words(x: float, name: str, shape: str, more: str = "") -> None:
@@ -542,9 +542,9 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
 
 
 def _block(
-    panel: Axes, x: float, y: float, w: float, h: float, depth: float, colour: str, cells: tuple[int, int] | None
+    panel: Axes, x: float, y: float, w: float, h: float, depth: float, color: str, cells: tuple[int, int] | None
 ) -> None:
-    """A box seen from the front and a little from the right above, its front divided into cells."""
+    """Draw a box seen from the front and a little from the right above, its front divided into cells."""
     lift = depth * 0.45
     shades = {"front": 0.55, "top": 0.35, "side": 0.8}
     faces = {
@@ -555,7 +555,7 @@ def _block(
     for name, corners in faces.items():
         if depth or name == "front":
             panel.add_patch(
-                Polygon(corners, closed=True, facecolor=_mixed(colour, shades[name]), edgecolor="white", linewidth=0.8)
+                Polygon(corners, closed=True, facecolor=_mixed(color, shades[name]), edgecolor="white", linewidth=0.8)
             )
     if cells is not None:
         for k in range(1, cells[0]):
@@ -564,27 +564,25 @@ def _block(
             panel.plot([x + w * k / cells[1]] * 2, [y, y + h], color="white", linewidth=0.6)
 
 
-def _mixed(colour: str, part: float) -> tuple[float, float, float]:
-    """A colour with white."""
-    r, g, b = (1 - part * (1 - channel) for channel in mpl.colors.to_rgb(colour))
+def _mixed(color: str, part: float) -> tuple[float, float, float]:
+    """Return a color mixed with white."""
+    r, g, b = (1 - part * (1 - channel) for channel in mpl.colors.to_rgb(color))
     return r, g, b
 
 
-def _plain_arrow(start: tuple[float, float], end: tuple[float, float], colour: str = _INK) -> FancyArrowPatch:
-    return FancyArrowPatch(start, end, arrowstyle="-|>", color=colour, linewidth=1.1, mutation_scale=9, shrinkA=0)
+def _plain_arrow(start: tuple[float, float], end: tuple[float, float], color: str = _INK) -> FancyArrowPatch:
+    return FancyArrowPatch(start, end, arrowstyle="-|>", color=color, linewidth=1.1, mutation_scale=9, shrinkA=0)
 
 
-def _link(
-    left: Axes, start: tuple[float, float], right: Axes, end: tuple[float, float], colour: str
-) -> ConnectionPatch:
-    """An arrow from a place in one panel to a place in another."""
+def _link(left: Axes, start: tuple[float, float], right: Axes, end: tuple[float, float], color: str) -> ConnectionPatch:
+    """Draw an arrow from a place in one panel to a place in another."""
     return ConnectionPatch(
         start,
         end,
         coordsA=left.transAxes,
         coordsB=right.transAxes,
         arrowstyle="-|>",
-        color=colour,
+        color=color,
         linewidth=1.1,
         mutation_scale=9,
     )
@@ -597,7 +595,7 @@ def _outline(panel: Axes, column: int, height: int) -> None:
 
 
 def _bars(panel: Axes, lengths: Lengths, number: int, class_names: Sequence[str]) -> None:
-    """Both sets of lengths of one image, the true class shaded."""
+    """Draw both sets of lengths of one image, the true class shaded."""
     where = np.arange(len(class_names))
     truth = int(lengths.labels[number])
     panel.axvspan(truth - 0.5, truth + 0.5, color="#eeeeee", linewidth=0)
@@ -617,13 +615,13 @@ def _length_legend(figure: Figure, panel: Axes) -> None:
 
 
 def _draw(panel: Axes, picture: Array) -> None:
-    """An image ``(c h w)``, without axes."""
-    panel.imshow(_colours(picture.transpose(1, 2, 0)), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    """Draw an image ``(c h w)``, without axes."""
+    panel.imshow(_colors(picture.transpose(1, 2, 0)), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     panel.set_axis_off()
 
 
-def _colours(picture: Array) -> Array:
-    """A grey image ``(h w 1)`` as ``(h w)`` for a grey map; a colour image as it is."""
+def _colors(picture: Array) -> Array:
+    """Return a gray image ``(h w 1)`` as ``(h w)`` for a gray map; a color image as it is."""
     clipped = np.clip(picture, 0, 1)
     return clipped[..., 0] if clipped.shape[-1] == 1 else clipped
 
@@ -635,7 +633,7 @@ def _square_panels(count: int, classes: int) -> tuple[Figure, list[Axes]]:
 
 
 def _short(value: float) -> str:
-    """Two places, with a true minus and no negative zero."""
+    """Return a number with two places, with a true minus and no negative zero."""
     return f"{value:z.2f}".replace("-", "−")
 
 
@@ -644,7 +642,7 @@ def _correlation_map() -> mpl.colors.Colormap:
 
 
 def _coefficient_norm(values: Array) -> Normalize:
-    """From 0 to 1, the bounds of Max-Min, wider where the coefficients are; for softmax as far as they go."""
+    """Return a scale from 0 to 1, the bounds of Max-Min, wider where the coefficients are; for softmax their range."""
     return Normalize(min(0.0, float(values.min())), float(values.max()))
 
 
@@ -664,7 +662,7 @@ def _class_ticks(panel: Axes, names: Sequence[str], *, rows: bool = True) -> Non
 
 
 def _thin_ticks(panel: Axes, names: Sequence[str], most: int) -> None:
-    """Class names below, no more than fit."""
+    """Write class names below, no more than fit."""
     step = -(-len(names) // most)
     shown = range(0, len(names), step)
     panel.set_xticks(list(shown), [names[k] for k in shown], rotation=_rotation(names))
@@ -672,12 +670,12 @@ def _thin_ticks(panel: Axes, names: Sequence[str], most: int) -> None:
 
 
 def _write_cells(panel: Axes, texts: NDArray[np.str_], light: NDArray[np.bool_]) -> None:
-    """Numbers in the cells of a matrix that is not too large for them."""
+    """Write numbers into the cells of a matrix that is not too large for them."""
     if len(texts) > 20:
         return
     for (row, column), text in _cells(texts):
-        colour = "white" if light[row, column] else _INK
-        panel.text(column, row, text, ha="center", va="center", fontsize=7.5 if len(texts) <= 12 else 6, color=colour)
+        color = "white" if light[row, column] else _INK
+        panel.text(column, row, text, ha="center", va="center", fontsize=7.5 if len(texts) <= 12 else 6, color=color)
 
 
 def _cells(texts: NDArray[np.str_]) -> Iterator[tuple[tuple[int, int], str]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fastcaps.analysis import figures as draw
 from fastcaps.analysis.capsules import Lengths, disagreements, output_lengths, tuning_curves, varied_reconstructions
 from fastcaps.analysis.coefficients import CoefficientHistogram, by_position, normalized_containers
-from fastcaps.analysis.correlations import mean_within_and_between, neighbours, pairwise_correlations
+from fastcaps.analysis.correlations import mean_within_and_between, neighbors, pairwise_correlations
 from fastcaps.analysis.report_data import (
     ClassCorrelation,
     ClassDimensions,
@@ -196,7 +196,7 @@ def _correlations(
 
 
 def _nearest(correlations: NDArray[np.float64], names: tuple[str, ...], label: int) -> Nearest:
-    others, own = neighbours(correlations, label)[:2], correlations[label, label]
+    others, own = neighbors(correlations, label)[:2], correlations[label, label]
     return Nearest(
         name=names[label],
         own=rounded_number(own),

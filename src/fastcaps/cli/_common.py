@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
@@ -21,16 +21,19 @@ from fastcaps._machine import out_of_memory_message
 from fastcaps._result import Result, Table
 from fastcaps._version import __version__
 
+# Group of options in the help.
+_EXECUTION = "Execution"
+
 RunArgument = Annotated[
     Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
 ]
 Coefficients = Annotated[
     Path | None, typer.Option(help="A file of master coefficients (default: RUN/master.safetensors).", metavar="FILE")
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch.", rich_help_panel=_EXECUTION)]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files.", rich_help_panel=_EXECUTION)]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=_EXECUTION)]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).", rich_help_panel=_EXECUTION)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 P = ParamSpec("P")
@@ -222,9 +225,8 @@ def print_result(result: Result, as_json: bool, *, next_command: str | None = No
         typer.echo(f"next: {next_command}", err=True)
 
 
-def print_table(table: Table | str, columns: Sequence[str] = (), rows: Sequence[Sequence[str]] = ()) -> None:
-    """Print a table, or one given by title, columns and rows, on standard output, as wide as the terminal."""
-    table = table if isinstance(table, Table) else Table(table, columns, rows)
+def print_table(table: Table) -> None:
+    """Print a table on standard output, as wide as the terminal."""
     typer.echo(table.to_text(None if sys.stdout.isatty() else 120))
 
 
@@ -234,11 +236,6 @@ def print_columns(table: Table) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def chosen(**options: Any) -> dict[str, Any]:
-    """Return only the options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def this_command() -> str:

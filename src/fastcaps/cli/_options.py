@@ -22,7 +22,8 @@ class GroupedCommand(TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                groups.setdefault(getattr(param, "rich_help_panel", None) or _OTHERS, []).append(record)
+                others = "Arguments" if param.param_type_name == "argument" else _OTHERS
+                groups.setdefault(getattr(param, "rich_help_panel", None) or others, []).append(record)
         for name, records in groups.items():
             with formatter.section(name):
                 formatter.write_dl(records)
@@ -34,8 +35,7 @@ def options_from(
     """Add an option per field of dataclasses to a command, which gets those that were given as keyword arguments.
 
     The help of an option is what the docstring of the class says under ``Attributes:``. All defaults are None: what is
-    not given does not arrive. The metadata of a field may
-    name its group and its metavar, or say that it is no option.
+    not given does not arrive. The metadata of a field may name its group and its metavar, or say that it is no option.
 
     Args:
         classes: pairs of the name of a group and a dataclass.

@@ -11,6 +11,9 @@ from fastcaps.cli._common import renamed_value
 if TYPE_CHECKING:
     from fastcaps import master
 
+# Group of options in the help.
+_FILTERS = "Filters"
+
 Iteration = Annotated[
     str | None,
     typer.Option(
@@ -48,28 +51,40 @@ Filters = Annotated[
         "--filter",
         metavar="[none|correct|similarity|kmeans|em]",
         help="Which images to take; may be repeated, each sees what those before it kept.",
+        rich_help_panel=_FILTERS,
     ),
 ]
 Chains = Annotated[
     list[str] | None,
     typer.Option("--filter", help="none, one of correct, similarity, kmeans, em, or a chain: correct+similarity."),
 ]
-Confidence = Annotated[float | None, typer.Option(help="correct: by how much the label's capsule must be the longest.")]
+Confidence = Annotated[
+    float | None,
+    typer.Option(help="correct: by how much the label's capsule must be the longest.", rich_help_panel=_FILTERS),
+]
 Measure = Annotated[
-    Literal["pearson", "dot", "cosine"] | None, typer.Option(help="similarity: how columns are compared.")
+    Literal["pearson", "dot", "cosine"] | None,
+    typer.Option(help="similarity: how columns are compared.", rich_help_panel=_FILTERS),
 ]
 KeepFraction = Annotated[
-    float | None, typer.Option(help="similarity: fraction of each class to keep, the most similar images.")
+    float | None,
+    typer.Option(help="similarity: fraction of each class to keep, the most similar images.", rich_help_panel=_FILTERS),
 ]
 Margin = Annotated[
-    float | None, typer.Option(help="similarity: instead, by how much an image must be more like its own class.")
+    float | None,
+    typer.Option(
+        help="similarity: instead, by how much an image must be more like its own class.", rich_help_panel=_FILTERS
+    ),
 ]
-Clusters = Annotated[int | None, typer.Option(help="kmeans, em: number of clusters per class.")]
+Clusters = Annotated[
+    int | None, typer.Option(help="kmeans, em: number of clusters per class.", rich_help_panel=_FILTERS)
+]
 MaxOutlierFraction = Annotated[
-    float | None, typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters.")
+    float | None,
+    typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters.", rich_help_panel=_FILTERS),
 ]
-Components = Annotated[int | None, typer.Option(help="em: number of principal components.")]
-Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering.")]
+Components = Annotated[int | None, typer.Option(help="em: number of principal components.", rich_help_panel=_FILTERS)]
+Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering.", rich_help_panel=_FILTERS)]
 
 
 def parse_iteration(text: str) -> int | Literal["final"]:

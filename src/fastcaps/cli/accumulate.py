@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
+from fastcaps._result import without_none
 from fastcaps.cli import _variants as variants
 from fastcaps.cli._common import (
     BatchSize,
@@ -14,7 +15,6 @@ from fastcaps.cli._common import (
     Json,
     RunArgument,
     Threads,
-    chosen,
     distributed_command,
     print_result,
     renamed_option,
@@ -59,8 +59,10 @@ def accumulate(
     require("fastcaps accumulate", "torch", "sklearn")
     from fastcaps import workflows
 
-    options = chosen(confidence=confidence, measure=measure, keep_fraction=keep_fraction, margin=margin)
-    options |= chosen(clusters=clusters, components=components, seed=seed, max_outlier_fraction=max_outlier_fraction)
+    options = without_none(confidence=confidence, measure=measure, keep_fraction=keep_fraction, margin=margin)
+    options |= without_none(
+        clusters=clusters, components=components, seed=seed, max_outlier_fraction=max_outlier_fraction
+    )
     result = workflows.accumulate(
         run,
         out,

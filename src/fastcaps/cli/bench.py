@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Json, Threads, chosen, command, print_result, renamed_option, this_command
+from fastcaps._result import without_none
+from fastcaps.cli._common import DataDir, Json, Threads, command, print_result, renamed_option, this_command
 
 
 @command
@@ -53,7 +54,7 @@ def bench(
     if check_images is not None and model is None:
         raise typer.BadParameter("--check-images needs a trained network: give a run, or a name such as mnist")
     settings = Settings.quick() if quick else Settings()
-    changes = chosen(batches=tuple(batch) if batch else None, repetitions=repetitions, memory=memory)
+    changes = without_none(batches=tuple(batch) if batch else None, repetitions=repetitions, memory=memory)
     result = workflows.bench(
         model,
         out,

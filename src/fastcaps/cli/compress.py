@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 import typer
 
 from fastcaps._extras import require
+from fastcaps._result import without_none
 from fastcaps.cli._common import (
     Coefficients,
     DataDir,
     Json,
     RunArgument,
     Threads,
-    chosen,
     command,
     print_result,
     this_command,
@@ -69,8 +69,8 @@ def compress(
         ranking=ranking,
         seed=seed,
         refit=RefitSettings(epochs=epochs, learning_rate=learning_rate),
-        **chosen(held_out=int(held_out or 0) if whole else held_out),
+        **without_none(held_out=int(held_out or 0) if whole else held_out),
     )
-    options = chosen(coefficients=coefficients, data_dir=data_dir, threads=threads)
+    options = without_none(coefficients=coefficients, data_dir=data_dir, threads=threads)
     result = workflows.compress(run, out, settings=settings, resume=resume, command=this_command(), **options)
     print_result(result, as_json, next_command=f"fastcaps evaluate {out}; fastcaps export {out} {out}.onnx")

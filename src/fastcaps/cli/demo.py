@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import Json, Threads, chosen, command, print_result
+from fastcaps._result import without_none
+from fastcaps.cli._common import Json, Threads, command, print_result
 
 
 @command
@@ -28,7 +29,9 @@ def demo(
     from fastcaps.training import Run
 
     resume = Run(out).checkpoint_file.exists()
-    workflows.train("digits", out, resume=resume, device="cpu", **chosen(epochs=epochs, seed=seed, threads=threads))
+    workflows.train(
+        "digits", out, resume=resume, device="cpu", **without_none(epochs=epochs, seed=seed, threads=threads)
+    )
     workflows.accumulate(out, device="cpu", threads=threads)
     evaluation = workflows.evaluate(out, device="cpu", threads=threads)
     report = workflows.analyze(out, device="cpu", threads=threads)

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from fastcaps._extras import require
-from fastcaps.cli._common import DataDir, Device, Json, Threads, chosen, command, print_json, print_result
+from fastcaps._result import without_none
+from fastcaps.cli._common import DataDir, Device, Json, Threads, command, print_json, print_result
 from fastcaps.reproduction import TITLES, Cell, all_cells, shard
 from fastcaps.reproduction.paper import NORMALIZATIONS
 
@@ -29,10 +30,23 @@ _Shard = Annotated[
 ]
 _List = Annotated[bool, typer.Option("--list", help="Show what is done and what is not, run nothing.")]
 _Report = Annotated[
-    bool, typer.Option("--report", help="Write the table of all finished runs beside the paper's, run nothing.")
+    bool,
+    typer.Option(
+        "--report",
+        help="Write the table of all finished runs beside the paper's, run nothing.",
+        rich_help_panel="Report",
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for report.md and report.html (default: RUNS).", rich_help_panel="Report"),
 ]
 _Readme = Annotated[
-    Path | None, typer.Option(help="A Markdown file with markers for the table (default: README.md if it has them).")
+    Path | None,
+    typer.Option(
+        help="A Markdown file with markers for the table (default: README.md if it has them).",
+        rich_help_panel="Report",
+    ),
 ]
 
 
@@ -49,7 +63,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="Folder of the JSON files, one per finished run.")] = Path("results"),
     list_only: _List = False,
     report: _Report = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.md and report.html (default: RUNS).")] = None,
+    out: _Out = None,
     readme: _Readme = None,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -100,7 +114,7 @@ def reproduce(
 
 
 def _refuse(reason: str, **options: Any) -> None:
-    for name in chosen(**options):
+    for name in without_none(**options):
         raise typer.BadParameter(f"--{name.replace('_', '-')}: {reason}")
 
 

@@ -80,7 +80,7 @@ def train(
             options.pop("name", None),
             config=described,
             resume=resume,
-            command_line=shlex.join(["fastcaps", *sys.argv[1:]]),
+            command=shlex.join(["fastcaps", *sys.argv[1:]]),
             **options,
             **_changes(network_changes or []),
         )

@@ -67,7 +67,7 @@ class Augmentation:
         return self.apply(images, chances)
 
     def apply(self, images: Tensor, chances: Tensor) -> Tensor:
-        """As `augment`, from uniform numbers ``(b 5)``, on any device."""
+        """Do the same as `augment`, from uniform numbers ``(b 5)``, on any device."""
         h, w = self._checked(images)
         # Not every device has float64, so only what follows from the numbers goes to the device.
         device = images.device

@@ -149,7 +149,7 @@ def _status(entry: NamedSet, places: list[Path]) -> SetStatus:
 
 
 def _located(entry: NamedSet, places: list[Path]) -> list[files.LocalFile] | None:
-    """All files of a set, or None when one is missing."""
+    """Return all files of a set, or None when one is missing."""
     if entry.files is None:
         return None
     items = [item for item in files.locate(entry.files, places) if item is not None]

@@ -58,7 +58,7 @@ class Split:
         self._chosen = chosen
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.labels)
 
     def __repr__(self) -> str:

@@ -110,7 +110,7 @@ class Graph:
     def convolution(
         self, tensor: str, weight: NDArray[np.float32], bias: NDArray[np.float32], layer: str, stride: int
     ) -> str:
-        """A convolution without padding."""
+        """Add a convolution without padding."""
         inputs = [tensor, self.constant(f"{layer}_weight", weight), self.constant(f"{layer}_bias", bias)]
         return self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
 

@@ -62,7 +62,7 @@ def cross_entropy_loss(lengths: Tensor, labels: Tensor, sharpness: float = 20.0)
 
 
 def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float = 0.0005) -> Tensor:
-    """Squared error summed over pixels and channels, mean over the batch, times ``weight``.
+    """Return the squared error summed over pixels and channels, mean over the batch, times ``weight``.
 
     Args:
         reconstructions: ``(b …)``, of the decoder, between 0 and 1.

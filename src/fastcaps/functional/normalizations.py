@@ -68,11 +68,11 @@ class Normalization(ABC):
             cls.title = cls.__dict__.get("name", cls.__name__)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same name and the same arguments."""
+        """Return whether both have the same name and the same arguments."""
         return isinstance(other, Normalization) and (self.name, vars(self)) == (other.name, vars(other))
 
     def __hash__(self) -> int:
-        """Of the name."""
+        """Return the hash of the name."""
         return hash(self.name)
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ matrix product writes it; autograd through the loop would write it 2r times.
 
 Inside, the classes come first and votes lie in memory as ``(j b i e)``: every sum over i and every agreement is then
 a matrix product. `route_capsules` works on a few images at a time, so that memory doesn't grow with the batch, in one
-of two ways:
+in one of two forms:
 
 - `_VoteChunks`: compute their votes in one reused buffer, and compute them again in the backward pass, which costs
   less than storing them.
@@ -49,11 +49,11 @@ class _Settings(NamedTuple):
     normalization: Normalization
 
     def normalize(self, logits: Tensor) -> Tensor:
-        """Coefficients of logits, both ``(j b i)``."""
+        """Return the coefficients of logits, both ``(j b i)``."""
         return self.normalization(logits.permute(1, 2, 0)).permute(2, 0, 1)
 
     def gradient(self, logits: Tensor, on_coefficients: Tensor) -> Tensor:
-        """Gradient on the logits, all ``(j b i)``; the caller may write into it."""
+        """Return the gradient on the logits, all ``(j b i)``; the caller may write into it."""
         on_logits = self.normalization.gradient(logits.permute(1, 2, 0), on_coefficients.permute(1, 2, 0))
         return on_logits.permute(2, 0, 1)
 
@@ -203,7 +203,9 @@ def _trace(
 
 
 def _plain_trace(votes: Tensor, bias: Tensor | None, settings: _Settings) -> list[RoutingOutput]:
-    """Every iteration in operations that compilers and exporters understand: no buffers, no closed-form gradient."""
+    """Compute every iteration in operations that compilers and exporters understand.
+
+    No buffers, no closed-form gradient."""
     coefficients = torch.full_like(votes[..., 0], settings.normalization.start(votes.shape[2]))  # (b, i, j)
     logits = torch.zeros_like(coefficients)
     trace: list[RoutingOutput] = []
@@ -217,7 +219,7 @@ def _plain_trace(votes: Tensor, bias: Tensor | None, settings: _Settings) -> lis
 
 
 def fast_routing(votes: Tensor, coefficients: Tensor, *, bias: Tensor | None = None) -> Tensor:
-    """The Fast Routing Procedure: weight the votes with given coefficients, add them up, squash.
+    """Weight the votes with given coefficients, add them up and squash: the Fast Routing Procedure.
 
     Args:
         votes: ``(b i j e)``.
@@ -264,7 +266,7 @@ def fold_weights(weight: Tensor, coefficients: Tensor) -> Tensor:
 def folded_routing(
     lower_capsules: Tensor, folded: Tensor, classes: int, parts: int = 1, *, bias: Tensor | None = None
 ) -> Tensor:
-    """Fast routing with weights that `fold_weights` made: one matrix product and squash.
+    """Apply fast routing with weights that `fold_weights` returned: one matrix product and squash.
 
     Args:
         lower_capsules: ``(b i d)``.
@@ -331,7 +333,7 @@ def _settings(iterations: int, normalization: str | Normalization) -> _Settings:
 
 
 def _output(capsules: Tensor, coefficients: Tensor) -> RoutingOutput:
-    """From ``(j b e)`` and ``(j b i)``, as they are inside, to ``(b j e)`` and ``(b i j)``."""
+    """Convert ``(j b e)`` and ``(j b i)``, as they are inside, to ``(b j e)`` and ``(b i j)``."""
     return RoutingOutput(capsules.transpose(0, 1), coefficients.permute(1, 2, 0))
 
 
@@ -353,7 +355,7 @@ class _Votes:
         return torch.matmul(coefficients.unsqueeze(2), self._votes).squeeze(2)
 
     def agreement(self, vectors: Tensor) -> Tensor:
-        """Scalar product of each vote with its class's vector ``(j b e)``: ``(j b i)``."""
+        """Return the scalar product of each vote with its class's vector ``(j b e)``: ``(j b i)``."""
         return torch.matmul(vectors.unsqueeze(2), self._votes.transpose(2, 3)).squeeze(2)
 
     def even_outer(self, right: Tensor) -> None:
@@ -374,7 +376,7 @@ class _Votes:
         return self.agreement(right)
 
     def gradient(self, out: Tensor | None = None) -> Tensor:
-        """All that was added up, ``(j b i e)``, in one product."""
+        """Return all that was added up, ``(j b i e)``, in one product."""
         return torch.matmul(torch.stack(self._left, 2).transpose(2, 3), torch.stack(self._right, 2), out=out)
 
 
@@ -386,7 +388,7 @@ class _VoteChunks:
         self._matrices = weight.flatten(2)  # (i, d, j·e)
 
     def __iter__(self) -> Iterator[tuple[slice, _Votes]]:
-        """Each is good until the next is asked for."""
+        """Yield the pieces; each is valid until the next is requested."""
         i, _, j, e = self._shape
         by_capsule = votes = None
         for piece in _slices(len(self._lower), _PIECE_BYTES // (i * j * e * self._lower.element_size())):
@@ -432,7 +434,7 @@ class _VoteFree:
             yield piece, _FewImages(self._lower[piece], self._matrices)
 
     def gradients(self, walk: Callable[[slice, "_Votes | _FewImages"], None]) -> tuple[Tensor, Tensor]:
-        """As those of `_VoteChunks`."""
+        """Do as `_VoteChunks` does."""
         i, d, j, e = self._shape
         on_lower, on_matrices = torch.zeros_like(self._lower), torch.zeros_like(self._matrices)
         for piece, few in self:
@@ -451,7 +453,7 @@ class _FewImages:
         self._products = lower_capsules.new_empty(2, *lower_capsules.shape)
 
     def start_gradients(self, on_lower: Tensor, on_matrices: Tensor) -> None:
-        """Where gradients are to be added up: ``(b d i)`` and ``(j d·i e)``."""
+        """Return where gradients are to be added up: ``(b d i)`` and ``(j d·i e)``."""
         self._on_lower, self._on_matrices = on_lower, on_matrices
 
     def even_sums(self) -> Tensor:
@@ -493,16 +495,16 @@ class _FewImages:
         return zip(tensor, self._matrices, strict=True)
 
     def _weighted(self, coefficients: Tensor) -> Tensor:
-        """The lower capsules times a class's coefficients ``(b i)``: ``(b d·i)``."""
+        """Return the lower capsules times a class's coefficients ``(b i)``: ``(b d·i)``."""
         return torch.mul(self._lower, coefficients.unsqueeze(1), out=self._products[0]).flatten(1)
 
     def _pulled(self, vectors: Tensor, matrix: Tensor) -> Tensor:
-        """A class's vectors ``(b e)`` as lower capsules, ``Wᵀ v``: ``(b d i)``."""
+        """Return a class's vectors ``(b e)`` as lower capsules, ``Wᵀ v``: ``(b d i)``."""
         torch.mm(vectors, matrix.T, out=self._products[1].flatten(1))
         return self._products[1]
 
     def _dot(self, pulled: Tensor, result: Tensor) -> None:
-        """Scalar products of the lower capsules with ``(b d i)``, into ``(b i)``."""
+        """Write scalar products of the lower capsules with ``(b d i)`` into ``(b i)``."""
         torch.mul(pulled[:, 0], self._lower[:, 0], out=result)
         for k in range(1, self._lower.shape[1]):
             result.addcmul_(pulled[:, k], self._lower[:, k])
@@ -523,7 +525,7 @@ def _slices(length: int, size: int) -> Iterator[slice]:
 
 
 def _iterate(votes: _Votes | _FewImages, bias: Tensor | None, settings: _Settings) -> list[_Step]:
-    """Lines 2 to 7 of the procedure; what the last line 7 would compute is not used."""
+    """Run lines 2 to 7 of the procedure; what the last line 7 would compute is not used."""
     start = settings.normalization.start(votes.shape[0])
     by_class = None if bias is None else bias.unsqueeze(1)  # (j, 1, e)
     sums = votes.even_sums() * start  # (j, b, e)
@@ -610,7 +612,7 @@ class _RouteCapsules(torch.autograd.Function):
 
 
 def _joined(steps: list[_Step], lower_capsules: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The capsules ``(j b e)`` and coefficients ``(j b i)`` of all pieces."""
+    """Return the capsules ``(j b e)`` and coefficients ``(j b i)`` of all pieces."""
     i, _, j, e = weight.shape
     if not steps:
         return lower_capsules.new_empty(j, 0, e), lower_capsules.new_empty(j, 0, i)

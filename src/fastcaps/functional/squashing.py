@@ -21,7 +21,7 @@ def squash(s: Tensor) -> Tensor:
 
 
 def squash_gradient(s: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient on ``s`` given that on ``squash(s)``, both ``(… e)``."""
+    """Return the gradient on ``s`` given that on ``squash(s)``, both ``(… e)``."""
     length: Tensor = torch.linalg.vector_norm(s, dim=-1, keepdim=True)  # (…, 1)
     denominator = 1 + length * length
     direction = s / length.clamp_min(torch.finfo(s.dtype).tiny)

@@ -260,7 +260,7 @@ def winograd_conv2d_transformed(
     tile: int,
     pool: WorkspacePool | None = None,
 ) -> Tensor:
-    """`winograd_conv2d` with a kernel that was transformed before; without gradient.
+    """Compute `winograd_conv2d` with a kernel that was transformed before; without gradient.
 
     Args:
         maps: ``(b c h w)`` in any memory order; ``(h w b c)`` saves a copy.
@@ -341,7 +341,7 @@ def best_tile(size: int, stride: int, maps: tuple[int, int]) -> int | None:
 
 
 def _products(tile: int, size: int, stride: int, maps: tuple[int, int]) -> float:
-    """Products an image takes, for each channel of each phase and each output channel."""
+    """Return the number of products per image, for each channel of each phase and each output channel."""
     height, width = ((side - size) // stride + 1 for side in maps)
     tiles = -(-height // tile) * -(-width // tile)
     points = tile - 1 - (-size // stride)
@@ -350,7 +350,7 @@ def _products(tile: int, size: int, stride: int, maps: tuple[int, int]) -> float
 
 @cache
 def _toom_cook(tile: int, taps: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """Aᵀ, G and B as numbers: a cache of tensors would mix those made with and without gradient mode."""
+    """Return Aᵀ, G and B as numbers: a cache of tensors would mix those with and without gradient mode."""
     finite = [Fraction(point) for point in _POINTS[tile + taps - 2].split()]
     # Outputs and kernel are evaluated as polynomials: row (1, x, x², …); ∞ takes the highest coefficient.
     outputs = [[x**y for y in range(tile)] for x in finite] + [[Fraction(y == tile - 1) for y in range(tile)]]
@@ -375,7 +375,7 @@ def _toom_cook(tile: int, taps: int) -> tuple[tuple[tuple[float, ...], ...], ...
 
 
 def _with_roots(roots: list[Fraction]) -> list[Fraction]:
-    """Coefficients, lowest first, of the product of ``x − root``."""
+    """Return the coefficients, lowest first, of the product of ``x − root``."""
     coefficients = [Fraction(1)]
     for root in roots:
         shifted = [Fraction(0), *coefficients]
@@ -422,7 +422,7 @@ def _phases(stride: int) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
-    """Parts of the batch whose evaluated maps are not too many."""
+    """Yield parts of the batch whose evaluated maps are not too many."""
     rows, columns = plan.tiles
     image = rows * columns * plan.window**2 * maps.shape[1] * maps.element_size()
     size = max(1, _PIECE_BYTES // image)
@@ -431,7 +431,7 @@ def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
 
 
 def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """Each tile's row and column, and what its window shows of the maps: at the edge, less than a whole window."""
+    """Return row and column of each tile, and what its window shows of the maps: less at the edge."""
     rows, columns = plan.tiles
     for y in range(rows):
         for x in range(columns):
@@ -440,7 +440,7 @@ def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice
 
 
 def _windows(maps: Tensor, plan: _Plan, workspace: Workspace) -> Tensor:
-    """What each tile sees of maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
+    """Return what each tile sees of maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
 
     Maps that lie in memory as ``(h w b c)`` and make one tile are returned as they are.
     """
@@ -483,7 +483,7 @@ def _join(outputs: Tensor, bias: Tensor | None, plan: _Plan, out: Tensor) -> Non
 
 
 def _split(result: Tensor, plan: _Plan) -> Tensor:
-    """The reverse of `_join`: ``(b h' w' o)`` to tiles ``(m m tiles·b o)``, zero beyond the edge."""
+    """Reverse `_join`: ``(b h' w' o)`` to tiles ``(m m tiles·b o)``, zero beyond the edge."""
     b, _, _, o = result.shape
     rows, columns = plan.tiles
     missing = (rows * plan.tile - plan.height, columns * plan.tile - plan.width)
@@ -507,7 +507,7 @@ class _Kernel:
         torch.mm(_over_rows(plan).to(weight), by_pair.t(), out=self._rows.view(s * s * n * r, -1))
 
     def rows(self, rows: slice) -> Tensor:
-        """Rows of points ``(s s rows n x y)``, good until the next are asked for."""
+        """Yield rows of points ``(s s rows n x y)``, valid until the next are requested."""
         n, s, r = self._plan.points, self._plan.stride, self._plan.taps
         count = rows.stop - rows.start
         values = self._workspace("kernel", s, s, count, n, *self._channels)
@@ -518,7 +518,7 @@ class _Kernel:
 
 
 def _over_rows(plan: _Plan) -> Tensor:
-    """What evaluates a kernel's rows and sorts its columns by phase, zero where there is none: ``(s·s·n·r k·k)``."""
+    """Return the matrix that evaluates the rows of a kernel and sorts its columns by phase: ``(s·s·n·r k·k)``."""
     n, s, k, r = plan.points, plan.stride, plan.size, plan.taps
     at_kernel = plan.transforms.kernel  # (n, r)
     matrix = torch.zeros(s, s, n, r, k, k, dtype=torch.float64)
@@ -529,18 +529,18 @@ def _over_rows(plan: _Plan) -> Tensor:
 
 
 def _groups(plan: _Plan, row_bytes: int) -> list[slice]:
-    """Rows of points worked through at a time: as many as the cache holds, because each call has its cost, too."""
+    """Return how many rows of points to take at a time: as many as the cache holds, as each call has its cost."""
     size = max(1, _GROUP_BYTES // row_bytes)
     return [slice(start, min(start + size, plan.points)) for start in range(0, plan.points, size)]
 
 
 def _evaluate_rows(windows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
-    """Windows ``(s·n s·n b c)`` evaluated over their rows: ``(n s n s b c)`` (n points, s phases, then columns)."""
+    """Evaluate windows ``(s·n s·n b c)`` over their rows: ``(n s n s b c)`` (n points, s phases, then columns)."""
     torch.mm(matrix, windows.view(plan.points, -1), out=out.view(plan.points, -1))
 
 
 def _evaluate_columns(rows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
-    """Rows of points ``(rows s n s b c)`` evaluated over their columns: ``(s rows n s b c)``, n now points."""
+    """Evaluate rows of points ``(rows s n s b c)`` over their columns: ``(s rows n s b c)``, n now points."""
     count, n = len(rows), plan.points
     for p in range(plan.stride):
         torch.bmm(matrix.expand(count, n, n), rows[:, p].flatten(2), out=out[p].view(count, n, -1))
@@ -549,7 +549,7 @@ def _evaluate_columns(rows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) ->
 def _convolve(
     maps: Tensor, kernel: "Tensor | _Kernel", bias: Tensor | None, o: int, plan: _Plan, workspace: Workspace
 ) -> Tensor:
-    """The result ``(b h' w' o)`` for maps ``(b c h w)`` and a kernel ``(s s n n c o)``."""
+    """Return the result ``(b h' w' o)`` for maps ``(b c h w)`` and a kernel ``(s s n n c o)``."""
     n, s, m = plan.points, plan.stride, plan.tile
     c = maps.shape[1]
     at_maps, at_outputs = plan.transforms.maps.to(maps), plan.transforms.outputs.to(maps)

@@ -100,7 +100,7 @@ class MasterAccumulator:
 
     @classmethod
     def from_coefficients(cls, master: MasterCoefficients) -> Self:
-        """The sums that a file of master coefficients keeps, to be merged with others or added to."""
+        """Return the sums that a file of master coefficients holds, to be merged with others or added to."""
         if master.containers is None:
             raise ValueError(
                 f"the sums of these coefficients of {len(master.counts)} classes were not kept, since they were "
@@ -156,7 +156,7 @@ class MasterAccumulator:
         return self
 
     def compute(self, provenance: dict[str, Any] | None = None, method: Method = "per_class") -> MasterCoefficients:
-        """The master coefficients of what was added so far.
+        """Return the master coefficients of what was added so far.
 
         Args:
             provenance: anything worth keeping with them, as JSON.
@@ -168,7 +168,7 @@ class MasterAccumulator:
         return combined([self], provenance, method)
 
     def contribution(self, method: Method) -> Tensor:
-        """What this part's classes bring to the matrix ``(i j)``, zero in other columns; parts add up.
+        """Return what the classes of this part add to the matrix ``(i j)``, zero in other columns; parts add up.
 
         For ``"per_class"`` and ``"columns"`` their own columns, for ``"pooled"`` the sum of all coefficients.
         """
@@ -205,7 +205,7 @@ def combined(
     *,
     keep_sums: bool = True,
 ) -> MasterCoefficients:
-    """The master coefficients of accumulators that hold some of the classes each, and together all of them.
+    """Return the master coefficients of accumulators that hold some of the classes each, and together all of them.
 
     Args:
         parts: at least one; each is done with when the next is asked for, so that they need not exist together.
@@ -250,7 +250,7 @@ def combined(
 
 
 def filter_words(name: str, options: dict[str, Any]) -> str:
-    """A filter with its options, such as ``correct (confidence=0.5)``."""
+    """Return a filter with its options, such as ``correct (confidence=0.5)``."""
     words = ", ".join(f"{option}={value}" for option, value in options.items())
     return f"{name} ({words})" if words else name
 

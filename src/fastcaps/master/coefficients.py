@@ -83,7 +83,7 @@ class MasterCoefficients:
         return hashlib.sha256(self.values.numpy().tobytes()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the large tensors, as JSON."""
+        """Return everything but the large tensors, as JSON."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _TENSORS}
         lower, upper = self.normalization.bounds
         normalization: dict[str, Any] = {"normalization": self.normalization.name, "lower": lower, "upper": upper}

@@ -214,7 +214,7 @@ class Similarity:
         return keep
 
     def similarities(self, observations: Observations) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Similarity of each image's column with the mean of its class's other images, and with the nearest other mean.
+        """Return the similarity of each column with the mean of its class's other images, and with the nearest mean.
 
         Returns:
             Both ``(n)``; infinite with its own class for the only image of one, minus infinite where no other class
@@ -239,7 +239,7 @@ class Similarity:
         return own, other
 
     def _prepared(self, columns: NDArray[Any]) -> NDArray[np.float64]:
-        """Columns ``(b i)`` such that the measure is their scalar product."""
+        """Return columns ``(b i)`` such that the measure is their scalar product."""
         columns = columns.astype(np.float64)
         if self.measure == "dot":
             return columns
@@ -403,7 +403,7 @@ def is_outlying(
 
 
 def _options(one: Any) -> dict[str, Any]:
-    """A filter's options, as JSON."""
+    """Return the options of a filter, as JSON."""
     fields = dataclasses.fields(one) if dataclasses.is_dataclass(one) else ()
     options = {field.name: getattr(one, field.name) for field in fields}
     plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))

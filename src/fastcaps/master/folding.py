@@ -89,7 +89,7 @@ def _matrices(
     master: Coefficients | Mapping[str, Coefficients] | str,
     any_weights: bool,
 ) -> dict[str, Tensor]:
-    """One matrix ``(i j)`` for each layer, refused where it is of another layer or other weights."""
+    """Return one matrix ``(i j)`` per layer, refused where it is of another layer or other weights."""
     if isinstance(master, str):
         if master != "uniform":
             raise ValueError(f"master is {master!r}, expected master coefficients or 'uniform'")
@@ -121,9 +121,9 @@ def _check_fits(path: str, layer: CapsuleLayer, master: Coefficients, model_hash
     values = master if isinstance(master, Tensor) else master.values
     expected = (layer.in_capsules, layer.out_capsules)
     if values.shape != expected:
-        given = "×".join(str(size) for size in values.shape)
+        sizes = "×".join(str(size) for size in values.shape)
         raise ValueError(
-            f"master coefficients are for {given} capsules, layer {path!r} of this model has "
+            f"master coefficients are for {sizes} capsules, layer {path!r} of this model has "
             f"{expected[0]}×{expected[1]}: accumulate them with this model"
         )
     if not bool(values.isfinite().all()):

@@ -100,7 +100,7 @@ class Observations:
             return cls(*files.result(number, world), number)
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.labels)
 
     @property
@@ -119,13 +119,13 @@ class Observations:
         return np.asarray(self.lengths.argmax(1) == self.labels)
 
     def of_class(self, label: int) -> NDArray[np.int64]:
-        """Numbers of the images of a class ``(m)``."""
+        """Return the numbers of the images of a class ``(m)``."""
         return np.flatnonzero(self.labels == label)
 
     def columns(
         self, numbers: NDArray[np.int64] | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The ground-truth columns of images, a few after another, so that memory doesn't grow with their number.
+        """Yield the ground-truth columns of images, a few at a time, so that memory doesn't grow with their number.
 
         Args:
             numbers: of the images ``(m)``; all when None.
@@ -137,7 +137,7 @@ class Observations:
         return self._chunks(self._stored_columns(), numbers)
 
     def class_sums(self) -> NDArray[np.float64]:
-        """Sums of each class's columns ``(j i)``; divided by `counts`, their means."""
+        """Return the sums of each class's columns ``(j i)``; divided by `counts`, their means."""
         sums = np.zeros((self.classes, self._stored_columns().shape[1]))
         for numbers, columns in self.columns():
             labels = self.labels[numbers]
@@ -146,7 +146,7 @@ class Observations:
         return sums
 
     def subset(self, keep: NDArray[np.bool_]) -> "Observations":
-        """Only the images for which ``keep (n)`` is true; the columns are shared."""
+        """Return only the images for which ``keep (n)`` is true; the columns are shared."""
         return Observations(self.labels[keep], self.lengths[keep], self._columns, self.iteration, self._rows[keep])
 
     def _stored_columns(self) -> NDArray[np.floating]:
@@ -273,7 +273,7 @@ class ColumnFiles(ExitStack):
     def result(
         self, iteration: int, world: World = SINGLE
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.floating] | None]:
-        """Labels ``(n)``, lengths ``(n j)`` and columns ``(n i)`` of an iteration, None where they were not kept."""
+        """Return labels ``(n)``, lengths ``(n j)`` and columns ``(n i)`` of an iteration; None where not stored."""
         labels = world.all_gather(np.concatenate(self._labels))
         lengths = world.all_gather(np.concatenate(self._lengths))
         if not len(labels):
@@ -290,7 +290,7 @@ class ColumnFiles(ExitStack):
         return labels, lengths, columns
 
     def _gathered(self, file: IO[bytes], world: World) -> IO[bytes]:
-        """A file of the first rank with what is in the files of all, one behind the other."""
+        """Return a file of the first rank with what the files of all hold, one behind the other."""
         whole: IO[bytes] = self.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 - by the stack
         sizes = world.all_gather(np.array([file.tell()]))
         file.seek(0)

@@ -1,8 +1,9 @@
-"""Watching the capsule layers of any module tree while images go through it."""
+"""Observing the capsule layers of any module tree while it processes images."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import final
+from functools import partial
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -71,22 +72,24 @@ class PassCheck:
 @contextmanager
 def observing(layers: Mapping[str, CapsuleLayer], observer: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
     """Let ``observer(path, lower capsules)`` compute the capsules of these layers in place of their forward pass."""
-    occupied = [path for path, layer in layers.items() if layer._observer is not None]
-    if occupied:
-        raise RuntimeError(
-            f"layer {occupied[0]!r} is being recorded already: leave the other record or accumulate first"
-        )
+    with _attached("_observer", layers, observer):
+        yield
+
+
+@contextmanager
+def _attached(
+    attribute: Literal["_observer", "_recorder"], layers: Mapping[str, CapsuleLayer], function: Callable[..., Any]
+) -> Iterator[None]:
     for path, layer in layers.items():
-        layer._observer = _bound(observer, path)
+        if layer._observer is not None or layer._recorder is not None:
+            raise RuntimeError(f"layer {path!r} is being recorded already: leave the other record or accumulate first")
+    for path, layer in layers.items():
+        setattr(layer, attribute, partial(function, path))
     try:
         yield
     finally:
         for layer in layers.values():
-            layer._observer = None
-
-
-def _bound(observer: Callable[[str, Tensor], Tensor], path: str) -> Callable[[Tensor], Tensor]:
-    return lambda lower_capsules: observer(path, lower_capsules)
+            setattr(layer, attribute, None)
 
 
 @final
@@ -120,18 +123,15 @@ class Recorder:
             path: torch.cat([one.coefficients for one in outputs]) for path, outputs in self._outputs.items() if outputs
         }
 
-    def _observe(self, path: str, lower_capsules: Tensor) -> Tensor:
-        output = self.layers[path].route(lower_capsules)
+    def _add(self, path: str, output: RoutingOutput) -> None:
         self._outputs[path].append(RoutingOutput(output.capsules.detach(), output.coefficients.detach()))
-        return output.capsules
 
 
 @contextmanager
 def record(model: nn.Module) -> Iterator[Recorder]:
     """Record capsules and coefficients of every `CapsuleLayer` of a model, which is in evaluation mode meanwhile.
 
-    Everything that goes through the forward pass of a layer stays in memory until `Recorder.clear`. A `CapsNet` that is
-    called with ``with_coefficients`` or ``iterations`` returns coefficients by itself and is not recorded.
+    Everything that a layer routes stays in memory until `Recorder.clear`.
 
     Example:
         >>> with fastcaps.record(model) as recorder:  # doctest: +SKIP
@@ -140,5 +140,5 @@ def record(model: nn.Module) -> Iterator[Recorder]:
     """
     layers = capsule_layers(model)
     recorder = Recorder(layers)
-    with evaluating(model), observing(layers, recorder._observe):
+    with evaluating(model), _attached("_recorder", layers, recorder._add):
         yield recorder

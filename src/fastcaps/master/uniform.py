@@ -9,7 +9,7 @@ from fastcaps.nn.config import CapsNetConfig
 
 
 def uniform_coefficients(config: CapsNetConfig) -> MasterCoefficients:
-    """All coefficients alike, as in the first iteration: no routing at all.
+    """Return equal coefficients, as in the first iteration: no routing at all.
 
     Args:
         config: of the network they are for.

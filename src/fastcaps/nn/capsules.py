@@ -68,8 +68,10 @@ class CapsuleLayer(nn.Module):
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = nn.Parameter(torch.empty(in_capsules, in_dim, out_capsules, out_dim, **options))
         self.bias = nn.Parameter(torch.empty(out_capsules, out_dim, **options)) if bias else None
-        # Set by `fastcaps.record`: sees the lower capsules and returns the layer's capsules.
+        # Set by `fastcaps.accumulate`: computes the capsules of lower capsules in place of the forward pass.
         self._observer: Callable[[Tensor], Tensor] | None = None
+        # Set by `fastcaps.record`: sees the output of routing.
+        self._recorder: Callable[[RoutingOutput], None] | None = None
         self.reset_parameters()
 
     def reset_parameters(self, coefficients: Tensor | None = None) -> None:
@@ -106,7 +108,10 @@ class CapsuleLayer(nn.Module):
         """
         routing = self.routing if iterations is None else self.routing.with_iterations(iterations)
         with without_autocast(self.weight):
-            return RoutingOutput(*routing(self._checked(lower_capsules), self.weight, self.bias))
+            output = RoutingOutput(*routing(self._checked(lower_capsules), self.weight, self.bias))
+        if self._recorder is not None:
+            self._recorder(output)
+        return output
 
     def trace(
         self, lower_capsules: Tensor, iterations: int | None = None
@@ -134,7 +139,7 @@ class CapsuleLayer(nn.Module):
             return _folded(self._checked(lower_capsules), folded, self.out_capsules, self.bias)
 
     def extra_repr(self) -> str:
-        """Sizes, routing and bias."""
+        """Return the sizes, routing and bias."""
         sizes = f"{self.in_capsules}, {self.in_dim}, {self.out_capsules}, {self.out_dim}"
         return f"{sizes}, routing={self.routing}, bias={self.bias is not None}"
 
@@ -199,7 +204,7 @@ class FoldedCapsuleLayer(nn.Module):
             return _folded(lower_capsules, self.weight, self.out_capsules, self.bias)
 
     def extra_repr(self) -> str:
-        """Sizes and bias."""
+        """Return the sizes and bias."""
         sizes = f"{self.in_capsules}, {self.in_dim}, {self.out_capsules}, {self.out_dim}"
         return f"{sizes}, bias={self.bias is not None}"
 

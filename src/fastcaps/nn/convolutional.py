@@ -20,7 +20,7 @@ class Stem(nn.Module):
         layers: the convolutions in front, with ReLU; empty in the paper's network.
         conv: the last convolution.
         norm: BatchNorm between the last convolution and its ReLU, or None.
-        standardize: whether each image is first brought to zero mean and unit variance.
+        standardize: whether each image is first shifted and scaled to zero mean and unit variance.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Stem(nn.Module):
             stride: its stride.
             layers: channels, kernel size and stride of each convolution in front of it.
             batch_norm: whether a BatchNorm follows each convolution; `fastcaps.fold` merges it into the convolution.
-            standardize: whether each image is first brought to zero mean and unit variance.
+            standardize: whether each image is first shifted and scaled to zero mean and unit variance.
         """
         super().__init__()
         self.standardize = standardize
@@ -57,7 +57,7 @@ class Stem(nn.Module):
         self.norm = nn.BatchNorm2d(out_channels) if batch_norm else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images ``(b c h w)`` to maps ``(b k h' w')``."""
+        """Convolve images ``(b c h w)`` to maps ``(b k h' w')``."""
         maps = self.layers(standardized(images) if self.standardize else images)
         if self.norm is not None:
             return torch.relu(self.norm(self.conv(maps)))
@@ -123,7 +123,7 @@ class PrimaryCapsules(nn.Module):
             self.norm.reset_parameters()
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps ``(b k h w)`` to lower capsules ``(b i d)``."""
+        """Convolve maps ``(b k h w)`` to lower capsules ``(b i d)``."""
         if self.convolution not in ("auto", "direct", "winograd"):
             raise ValueError(f"convolution is {self.convolution!r}, expected one of auto, direct, winograd")
         if maps.ndim != 4:
@@ -140,7 +140,7 @@ class PrimaryCapsules(nn.Module):
         return squash(capsules)
 
     def extra_repr(self) -> str:
-        """Types and dimension."""
+        """Return the types and dimension."""
         return f"types={self.types}, dim={self.dim}, convolution={self.convolution}"
 
 
@@ -157,7 +157,7 @@ def standardized(images: Tensor) -> Tensor:
 
 
 def _he_convolution(in_channels: int, out_channels: int, kernel_size: int, stride: int) -> nn.Conv2d:
-    """A convolution with weights of variance 2 / fan-in (He et al., 2015).
+    """Return a convolution with weights of variance 2 / fan-in (He et al., 2015).
 
     ReLU leaves half of the variance, so the mean square of the maps is that of the images.
     """

@@ -52,7 +52,7 @@ def _is_fixed(module: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Whether hooks or parametrizations make a module do more than its class says."""
+    """Return whether hooks or parametrizations make a module do more than its class says."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "parametrizations")
     return any(getattr(module, name, None) for name in hooks)
 
@@ -63,7 +63,7 @@ def _has_no_padding(conv: nn.Conv2d) -> bool:
 
 @torch.no_grad()
 def _fuse_before(norm: nn.BatchNorm2d, conv: nn.Conv2d) -> nn.Conv2d:
-    """``conv(norm(x))`` as one convolution: as norm(x) = scale · x + shift, scale its kernel and shift its bias."""
+    """Return ``conv(norm(x))`` as one convolution: norm(x) = scale · x + shift scales kernel and bias."""
     assert isinstance(norm.running_mean, Tensor)
     assert isinstance(norm.running_var, Tensor)
     scale = torch.rsqrt(norm.running_var + norm.eps)  # (c)

@@ -87,7 +87,7 @@ class Progress:
         self.sums, self.step = sums, self.step + 1
 
     def close_epoch(self, metrics: EpochMetrics) -> None:
-        """Go to the next epoch."""
+        """Start the next epoch."""
         self.epoch, self.step, self.sums = self.epoch + 1, 0, {}
         self.history.append(metrics)
 

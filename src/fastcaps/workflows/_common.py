@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from fastcaps import distributed
 from fastcaps._machine import processors
@@ -65,11 +65,6 @@ def open_run(run: "str | Path | Run") -> Run:
 def run_name(run: Run) -> str:
     """Return what results call a run: the name of a bundled network, or its folder."""
     return run.folder.name if is_bundled(run.folder) else str(run.folder)
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Return only the options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def select_device(device: "str | torch.device" = "auto", threads: int | None = None) -> "torch.device":

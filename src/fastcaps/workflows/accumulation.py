@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._progress import progress_bar, say
-from fastcaps._result import Result, Table
+from fastcaps._result import Result, Table, without_none
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
 from fastcaps.master import Filter, MasterCoefficients, Method, Observations, apply_filters, fold
 from fastcaps.nn import CapsNet
 from fastcaps.training.accumulation import accumulate_split
 from fastcaps.training.run import Run, training_provenance
-from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, given, load_run, open_run, share
+from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, load_run, open_run, share
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -102,7 +102,7 @@ def accumulate(
             filters=report,
             observe=observe,
             announce=say,
-            provenance={**training_provenance(data, run.about["settings"]), **given(command=execution.command)},
+            provenance={**training_provenance(data, run.about["settings"]), **without_none(command=execution.command)},
             memory=memory,
             world=world,
         )

@@ -73,7 +73,7 @@ def bench(
 
 
 def _answers(run: Run, count: int, execution: Execution) -> tuple[Answers, ...]:
-    """How the answers of the engines differ on the first so many test images of a run."""
+    """Return how the answers of the engines differ on the first so many test images of a run."""
     model, master, data = run.model(), run.master(), execution.load_data(run)
     middle, tests = data.augmentation.middle, data.test.first(count)
     with progress_bar("comparing", len(tests)) as observe:

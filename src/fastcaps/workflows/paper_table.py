@@ -7,7 +7,7 @@ from typing import Literal
 
 from fastcaps._files import write_atomically
 from fastcaps._progress import say
-from fastcaps._result import Result, Table
+from fastcaps._result import Result, Table, without_none
 from fastcaps.reproduction import (
     Cell,
     Row,
@@ -24,7 +24,6 @@ from fastcaps.reproduction import (
 from fastcaps.reproduction.cells import check_run
 from fastcaps.training.run import Run
 from fastcaps.training.settings import TrainSettings
-from fastcaps.workflows._common import given
 
 _TABLE = "reproduction"
 
@@ -169,7 +168,7 @@ def check_request(
 
 def _progress(cell: Cell, run: Run, done: Mapping[Cell, RunResult], epochs: int | None) -> RunProgress:
     state: Literal["done", "trained", "begun", "to do"] = "to do"
-    behind, total = 0, TrainSettings.for_data(cell.data, **given(epochs=epochs)).epochs
+    behind, total = 0, TrainSettings.for_data(cell.data, **without_none(epochs=epochs)).epochs
     if cell in done:
         state, behind = "done", done[cell].settings.epochs
         total = behind

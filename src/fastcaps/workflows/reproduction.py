@@ -10,7 +10,7 @@ import torch
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._machine import out_of_memory_message
 from fastcaps._progress import say
-from fastcaps._result import Result, Table
+from fastcaps._result import Result, Table, without_none
 from fastcaps.analysis.results import Evaluation
 from fastcaps.data import DataSet, batches, load
 from fastcaps.master import accumulate as accumulate_network
@@ -22,7 +22,7 @@ from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.result import result_of
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, given
+from fastcaps.workflows._common import Execution, ExecutionOptions
 from fastcaps.workflows.accumulation import accumulate
 from fastcaps.workflows.evaluation import evaluate
 from fastcaps.workflows.paper_table import check_request
@@ -127,7 +127,7 @@ def reproduce(
 def _reproduce_cell(cell: Cell, run: Run, request: _Request, execution: Execution) -> RunResult:
     device = execution.select_device()
     command = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
-    for name, value in given(**request._asdict()).items():
+    for name, value in without_none(**request._asdict()).items():
         command += f" --{name.replace('_', '-')} {value}"
     if not run.about_file.is_file() or run.about.get("state") != "finished":
         _train(cell, run, request, execution, command)
@@ -153,7 +153,7 @@ def _train(cell: Cell, run: Run, request: _Request, execution: Execution, comman
         settings = TrainSettings.for_data(
             cell.data,
             seed=cell.seed,
-            **given(epochs=request.epochs),
+            **without_none(epochs=request.epochs),
             test_every=request.test_every or (_SELDOM if len(data.test) >= _LARGE else 1),
             checkpoint_every=_CHECKPOINT_EVERY,
         )
@@ -166,7 +166,7 @@ def _train(cell: Cell, run: Run, request: _Request, execution: Execution, comman
             return {}
         return {"fast_test_accuracy": _fast_accuracy(model, run, data)}
 
-    about = {"command": command, **given(fast_every=fast_every)}
+    about = {"command": command, **without_none(fast_every=fast_every)}
     trainer = Trainer(model, data, settings, run.folder, about=about, measure=measure)
     trainer.fit(resume=run.checkpoint_file.exists())
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from fastcaps._files import write_atomically
-from fastcaps._result import Result, Table
+from fastcaps._result import Result, Table, without_none
 from fastcaps.data import DataSet, load
 from fastcaps.distributed import current
 from fastcaps.functional import get_normalization
@@ -23,7 +23,7 @@ from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.run import Run, check_not_held_out
 from fastcaps.training.settings import TrainSettings
 from fastcaps.training.trainer import Trainer
-from fastcaps.workflows._common import given, select_device
+from fastcaps.workflows._common import select_device
 
 # Settings that are used with one of the losses only.
 _OF_LOSS = {"sharpness": "cross_entropy"} | dict.fromkeys(
@@ -69,7 +69,7 @@ def train(
     settings: TrainSettings | None = None,
     resume: bool = False,
     loggers: Sequence[Logger | str] = ("console",),
-    command_line: str | None = None,
+    command: str | None = None,
     **changes: Any,
 ) -> TrainResult:
     """Train a capsule network with dynamic routing, or with fixed master coefficients.
@@ -84,7 +84,7 @@ def train(
         settings: all settings; otherwise the defaults for the data set, or for training from ``init=``.
         resume: resume the run of the folder. A job that ``torchrun`` has restarted does so by itself.
         loggers: loggers or their names, beside ``metrics.jsonl`` and those of the configuration.
-        command_line: to be stored with the run.
+        command: command line to be stored with the run.
         changes: entries of the configuration, such as ``epochs=5``, ``normalization="softmax"``, ``init="runs/first"``,
             ``coefficients="uniform"``, ``threads=2``; see `fastcaps.training.TrainConfig`.
     """
@@ -93,12 +93,12 @@ def train(
     )
     name = data if isinstance(data, str | Path) else None
     config = config.changed(**{} if settings is None else settings.to_dict()).changed(
-        **given(data=name, out=out), **changes
+        **without_none(data=name, out=out), **changes
     )
     if config.run.out is None:
         raise ConfigError("give out=, the run folder")
     images = data if isinstance(data, DataSet) else None
-    trainer = _Preparation(config, images).trainer(loggers, command_line)
+    trainer = _Preparation(config, images).trainer(loggers, command)
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0 and trainer.run.checkpoint_file.is_file()
     history = trainer.fit(resume=resume or restarted)
     next_step: Literal["accumulate", "evaluate"] = "accumulate" if trainer.master is None else "evaluate"
@@ -117,9 +117,9 @@ class _Preparation:
         self.model = self._model()
         self.master = self._coefficients()
 
-    def trainer(self, loggers: Sequence[Logger | str], command_line: str | None) -> Trainer:
+    def trainer(self, loggers: Sequence[Logger | str], command: str | None) -> Trainer:
         """Return the trainer of the run."""
-        about: dict[str, Any] = given(command=command_line)
+        about: dict[str, Any] = without_none(command=command)
         if self.start is not None:
             about["init"] = {"run": str(self.config.run.init), "weights": weights_hash(self.model)}
         if self.master is not None:
