@@ -64,6 +64,7 @@ def test_fold_has_moved():
 
 def test_names_that_the_field_knows():
     from fastcaps import distributed, master
+    from fastcaps.analysis import correlations
 
     with pytest.warns(DeprecationWarning, match="fastcaps.master.Em: use fastcaps.master.GaussianMixture"):
         assert master.Em is master.GaussianMixture
@@ -72,7 +73,9 @@ def test_names_that_the_field_knows():
             DeprecationWarning, match=f"fastcaps.distributed.{old}: use {new}; the old name will be removed"
         ):
             assert getattr(distributed, old) is getattr(distributed, new)
-    for module in (master, distributed):
+    with pytest.warns(DeprecationWarning, match="correlations.neighbours: use fastcaps.analysis.correlations.neigh"):
+        assert correlations.neighbours is correlations.neighbors
+    for module in (master, distributed, correlations):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             module.nothing  # noqa: B018
 

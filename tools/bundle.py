@@ -45,7 +45,7 @@ def main() -> None:
             write_card(MODELS / name)
         return
     run = Run.open(arguments.run)
-    if run.about["state"] != "finished":
+    if run.description.state != "finished":
         parser.error(f"{arguments.run} is not finished")
     bundle(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
     print(json.dumps(plain(bundled.describe(arguments.name)), indent=2))
@@ -77,10 +77,10 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
 
 
 def write_card(folder: Path) -> None:
-    """Measure on the embedded digits where that means something, then write the card."""
-    about = json.loads((folder / "run.json").read_bytes())
-    if about["config"]["class_names"] == list("0123456789"):
-        write_atomically({folder / "run.json": json_bytes({**about, "embedded_digits": on_embedded_digits(folder)})})
+    """Measure a network of digits on the embedded ones, then write the card."""
+    run = Run(folder)
+    if run.description.config.class_names == tuple("0123456789"):
+        run.write_about({**run.about, "embedded_digits": on_embedded_digits(folder)})
     write_atomically({folder / "README.md": card(folder).encode()})
 
 
@@ -90,8 +90,9 @@ def on_embedded_digits(folder: str | Path) -> dict[str, float]:
     networks: dict[str, Any] = {"dynamic": CapsNet, "fast": FastCapsNet}
     with torch.no_grad():
         return {
-            way: count_correct(kind.from_pretrained(folder), data.test, data.augmentation.test_view) / len(data.test)
-            for way, kind in networks.items()
+            routing: count_correct(kind.from_pretrained(folder), data.test, data.augmentation.test_view)
+            / len(data.test)
+            for routing, kind in networks.items()
         }
 
 

@@ -1,16 +1,17 @@
 """The card of a network in the package, from its ``run.json`` and the files beside it."""
 
 import hashlib
-import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fastcaps import bundled
 from fastcaps._result import Table
 from fastcaps.analysis.results import MEANINGS
 from fastcaps.analysis.statistics import proportion_interval
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
+from fastcaps.reproduction.results import RunRecord
 from fastcaps.runtime import load
+from fastcaps.training import Run
 
 # What a network of these images is good for, and where it fails.
 _USES = {
@@ -36,17 +37,18 @@ _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 
 def card(folder: Path) -> str:
     """Return the card as Markdown."""
-    about = json.loads((folder / "run.json").read_bytes())
+    record, settings = RunRecord.load(folder / "run.json"), Run(folder).settings
     network = bundled.describe(folder.name)
-    data, settings, config = about["data"], about["settings"], about["config"]
-    title, rule = TITLES.get(data["name"], data["name"]), NORMALIZATIONS[config["normalization"]]
-    use, limit = _USES.get(data["name"], (f"Images as {title} has them.", "Other images are another matter."))
-    held_out = f", {data['validation']:,} held out to choose the epoch" if data["validation"] else ""
-    size = f"{config['height']}×{config['width']}×{config['channels']}"
+    data, config, versions = record.data, record.config, record.versions or {}
+    title, rule = TITLES.get(data.name, data.name), NORMALIZATIONS[config.normalization]
+    use, limit = _USES.get(data.name, (f"Images as {title} has them.", "Other images are another matter."))
+    held_out = f", {data.validation:,} held out to choose the epoch" if data.validation else ""
+    size = f"{config.height}×{config.width}×{config.channels}"
+    elsewhere = _elsewhere(record.values.get("embedded_digits"))
     origins = {"original": "the original files", "generated": "generated images, not those of the paper"}
     return f"""# {folder.name}
 
-A capsule network for {title}: images of {size}, {config["classes"]} classes, {config["iterations"]} iterations of
+A capsule network for {title}: images of {size}, {config.classes} classes, {config.iterations} iterations of
 {rule} routing, and master coefficients to do without them.
 
 ```sh
@@ -56,18 +58,17 @@ fastcaps evaluate {folder.name}
 
 ## Accuracy
 
-On the {data["test"]:,} test images, of the weights as they are stored, rounded to half precision:
+On the {data.test:,} test images, of the weights as they are stored, rounded to half precision:
 
-{Table("", ["routing", "", "accuracy", "95 %"], _accuracies(about)).to_markdown()}{_elsewhere(about)}
+{Table("", ["routing", "", "accuracy", "95 %"], _accuracies(network)).to_markdown()}{elsewhere}
 ## Training
 
-- {title}, {origins.get(data["provenance"]["kind"], "a folder of images")}: {data["train"]:,} training images{held_out}.
-- {settings["epochs"]} epochs, batches of {settings["batch_size"]}, seed {settings["seed"]}, Adam at \
-{settings["learning_rate"]:g} falling {_DECAYS[settings.get("decay", "exponential")]}to \
-{settings["final_rate"]:g} of that.
-- {about["seconds"] / 60:.0f} minutes on {about["threads"]} threads; \
-{", ".join(f"{name} {number}" for name, number in about["versions"].items())}.
-- Made by `{about["command"]}`, then rounded, then accumulated over the training images.
+- {title}, {origins.get(data.provenance.kind, "a folder of images")}: {data.train:,} training images{held_out}.
+- {settings.epochs} epochs, batches of {settings.batch_size}, seed {settings.seed}, Adam at \
+{settings.learning_rate:g} falling {_DECAYS[settings.decay]}to {settings.final_rate:g} of that.
+- {(record.seconds or 0) / 60:.0f} minutes on {record.threads} threads; \
+{", ".join(f"{name} {number}" for name, number in versions.items())}.
+- Made by `{record.command}`, then rounded, then accumulated over the training images.
 
 ## Use and limits
 
@@ -87,19 +88,18 @@ License of the weights: Apache-2.0, as fastcaps. The training images are not in 
 """
 
 
-def _accuracies(about: dict[str, Any]) -> list[list[str]]:
-    table = []
-    for way, share in about["evaluation"].items():
-        images = about["data"]["test"]
-        low, high = proportion_interval(round(share * images), images)
-        table.append([way, MEANINGS[way], f"{share:.2%}", f"{low:.2%} – {high:.2%}"])
-    return table
+def _accuracies(network: bundled.BundledNetwork) -> list[list[str]]:
+    rows = []
+    for routing, accuracy in network.accuracy.items():
+        low, high = proportion_interval(round(accuracy * network.images), network.images)
+        rows.append([routing, MEANINGS[routing], f"{accuracy:.2%}", f"{low:.2%} – {high:.2%}"])
+    return rows
 
 
-def _elsewhere(about: dict[str, Any]) -> str:
-    if "embedded_digits" not in about:
+def _elsewhere(accuracies: Mapping[str, float] | None) -> str:
+    if accuracies is None:
         return ""
-    dynamic, fast = (about["embedded_digits"][way] for way in ("dynamic", "fast"))
+    dynamic, fast = accuracies["dynamic"], accuracies["fast"]
     return f"""
 On scikit-learn's 360 test digits, of other hands, another scanner and enlarged from 8×8, without any training on them:
 dynamic {dynamic:.2%}, fast {fast:.2%}.

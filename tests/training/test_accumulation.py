@@ -13,7 +13,7 @@ from tests.training.conftest import make_data, small_config
 from fastcaps import CapsNet
 from fastcaps.distributed import World
 from fastcaps.functional import MaxMin
-from fastcaps.master import MasterAccumulator
+from fastcaps.master import MasterAccumulator, Selection
 from fastcaps.master.accumulator import combined
 from fastcaps.training import accumulation
 from fastcaps.training.accumulation import accumulate_split, available_memory, plan
@@ -85,8 +85,7 @@ def test_parts_give_the_same_matrix(memory, method):
             data.augmentation.test_view,
             8,
             method=method,
-            keep=keep,
-            filters=filters,
+            selection=Selection(keep, filters),
             observe=seen.append,
             provenance={"data": "patterns"},
             memory=given,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastcaps.data import load
 from fastcaps.training import TrainSettings
 
 
@@ -40,9 +41,10 @@ def test_defaults_depend_on_the_data_set():
     assert TrainSettings.for_data("cifar10").epochs > TrainSettings.for_data("mnist").epochs
     assert TrainSettings.for_data("cifar10", epochs=2).epochs == 2
     assert TrainSettings.for_data("my images").epochs == TrainSettings().epochs
+    assert TrainSettings(**load("digits").training) == TrainSettings.for_data("digits")
 
 
-def test_defaults_for_going_on():
+def test_defaults_for_finetuning():
     whole, routing = TrainSettings.finetune_defaults(), TrainSettings.finetune_defaults(routing_only=True)
     assert [(one.epochs, one.learning_rate, one.warmup) for one in (whole, routing)] == [(2, 2e-4, 0), (5, 3e-4, 0)]
     assert TrainSettings.finetune_defaults(routing_only=True, epochs=1).epochs == 1
@@ -51,10 +53,10 @@ def test_defaults_for_going_on():
 def test_settings_of_runs_from_before_there_were_all():
     old = {"batch_size": 32, "reconstruction_weight": 0.1, "positive_margin": 0.8, "negative_margin": 0.2}
     old["negative_weight"] = 1.0
-    assert TrainSettings.loss_settings(old) == {**old, "loss": "margin", "sharpness": 20.0}
+    assert TrainSettings.from_dict(old).loss_settings() == {**old, "loss": "margin", "sharpness": 20.0}
     assert TrainSettings.with_defaults(old)["decay"] == "exponential"
-    refitted = TrainSettings(routing_only=True, reconstruction_weight=0.0).to_dict()
-    assert "reconstruction_weight" not in TrainSettings.loss_settings(refitted)
+    refitted = TrainSettings(routing_only=True, reconstruction_weight=0.0)
+    assert "reconstruction_weight" not in refitted.loss_settings()
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ class DataSet:
             for a set of arrays or torch datasets.
         background: brightness of the edge of gray images, between 0 and 1; None for color, or where it varies.
         network: entries of the network's configuration that differ from the default.
+        training: settings of training that differ from the defaults.
     """
 
     name: str
@@ -109,6 +110,7 @@ class DataSet:
     call: dict[str, Any] | None = None
     background: float | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(

@@ -88,6 +88,7 @@ def load_named(
         augmentation=augmentation,
         background=entry.background,
         network=entry.network,
+        training=entry.training,
     )
 
 

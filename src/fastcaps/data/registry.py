@@ -86,6 +86,7 @@ class NamedSet:
         augmentation: of training images, as the arguments of `fastcaps.data.Augmentation`.
         background: brightness of the edge of gray images, between 0 and 1; None where it varies, and for color.
         network: entries of the configuration of the paper's network for it that differ from MNIST's.
+        training: settings of training that differ from the defaults (reasons: docs/results/training-defaults.md).
     """
 
     name: str
@@ -98,6 +99,7 @@ class NamedSet:
     augmentation: Mapping[str, Any] = field(default_factory=lambda: {"shift": 2})
     background: float | None = 0.0
     network: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 _DIGITS = tuple("0123456789")
@@ -237,7 +239,7 @@ _BACKGROUND_FILES = Files(
 SETS: dict[str, NamedSet] = {
     entry.name: entry
     for entry in (
-        NamedSet("mnist", 60_000, 10_000, (1, 28, 28), _DIGITS, _MNIST_FILES),
+        NamedSet("mnist", 60_000, 10_000, (1, 28, 28), _DIGITS, _MNIST_FILES, training={"epochs": 10}),
         # Clothes fill their image, so they shift by 1; mirrored clothes are clothes.
         NamedSet(
             "fashion_mnist",
@@ -247,6 +249,7 @@ SETS: dict[str, NamedSet] = {
             _FASHION,
             _FASHION_FILES,
             augmentation={"shift": 1, "flip": True},
+            training={"epochs": 20},
         ),
         NamedSet(
             "cifar10",
@@ -258,8 +261,18 @@ SETS: dict[str, NamedSet] = {
             augmentation={"crop": (24, 24), "flip": True},
             background=None,
             network=CIFAR10_PRESET,
+            training={"epochs": 20, "warmup": 300, "final_rate": 0.05},
         ),
-        NamedSet("rotated_mnist", 12_000, 50_000, (1, 28, 28), _DIGITS, _ROTATED_FILES, "mnist"),
+        NamedSet(
+            "rotated_mnist",
+            12_000,
+            50_000,
+            (1, 28, 28),
+            _DIGITS,
+            _ROTATED_FILES,
+            "mnist",
+            training={"epochs": 20},
+        ),
         # A black border would show by how much a background was shifted, so the edge is repeated.
         NamedSet(
             "background_mnist",
@@ -271,8 +284,9 @@ SETS: dict[str, NamedSet] = {
             "mnist",
             augmentation={"shift": 2, "fill": "edge"},
             background=None,
+            training={"epochs": 20},
         ),
-        NamedSet("digits", 1_437, 360, (1, 28, 28), _DIGITS),
+        NamedSet("digits", 1_437, 360, (1, 28, 28), _DIGITS, training={"epochs": 10}),
     )
 }
 

@@ -212,10 +212,10 @@ def _module_graph(
         raise ValueError(f"the example is {example.dtype}, expected float32 or uint8")
     with torch.no_grad():
         names, tensors = named_outputs(model(example[:1].cpu()))
-    proto = module_graph(model, example.cpu(), batch).model
     classes = tensors[-1].shape[-1]
     if class_names and len(class_names) != classes:
         raise ValueError(f"{len(class_names)} class names were given for {classes} classes")
+    proto = module_graph(model, example.cpu(), batch).model
     layers = [module for module in model.modules() if isinstance(module, CapsuleLayer | FoldedCapsuleLayer)]
     routed = any(isinstance(layer, CapsuleLayer) for layer in layers)
     kind = _INPUT_TYPES[example.dtype]

@@ -33,12 +33,11 @@ _LEAST_BYTES = 2**28
 
 
 class AccumulateOptions(TypedDict, total=False):
-    """Options of `fastcaps.accumulate` that `accumulate_split` passes on; ``keep`` is a mask ``(n)`` of all images."""
+    """Options of `fastcaps.accumulate` that `accumulate_split` passes on; the selection is of all images."""
 
     iteration: int | Literal["final"] | None
     method: Method
-    keep: NDArray[np.bool_] | None
-    filters: Sequence[dict[str, Any]]
+    selection: Selection | None
     observe: Callable[[int], None]
     provenance: dict[str, Any] | None
     world: World
@@ -113,8 +112,8 @@ def accumulate_split(
         announce: told how classes are divided, where they are.
         options: as for `fastcaps.accumulate`; of several ranks in ``world`` all get the same result.
     """
-    config, world, keep = model.config, options.get("world", SINGLE), options.get("keep")
-    chosen = torch.arange(len(images)) if keep is None else torch.from_numpy(keep).nonzero().flatten()
+    config, world, selection = model.config, options.get("world", SINGLE), options.get("selection")
+    chosen = torch.arange(len(images)) if selection is None else torch.from_numpy(selection.keep).nonzero().flatten()
     counts = torch.bincount(images.labels[chosen], minlength=config.classes).numpy()
     planned = plan(counts, config.lower_capsules, available_memory(world) if memory is None else memory, world)
     if planned.parts is None:
@@ -125,7 +124,7 @@ def accumulate_split(
             batches(part, batch_size, view=view),
             iteration=options.get("iteration"),
             method=options.get("method", "per_class"),
-            selection=None if keep is None else Selection(keep[share], list(options.get("filters", ()))),
+            selection=None if selection is None else Selection(selection.keep[share], selection.report),
             observe=options.get("observe", lambda count: None),
             world=world,
         )
@@ -137,7 +136,7 @@ def accumulate_split(
     def sums(parts: Sequence[range]) -> Iterator[MasterAccumulator]:
         for classes in parts:
             accumulator = MasterAccumulator.for_layer(model.routing, number, model_hash, classes)
-            accumulator.filters = list(options.get("filters", ()))
+            accumulator.filters = [] if selection is None else selection.report
             members = (images.labels[chosen] >= classes.start) & (images.labels[chosen] < classes.stop)
             for inputs, labels in batches(images.subset(chosen[members]), batch_size, view=view):
                 accumulate_batch(model, inputs, labels, "routing", accumulator)
@@ -189,5 +188,5 @@ def accumulate_between_epochs(
             observe=world.counting(lambda count: observe(task, count)),
             announce=announce,
             world=world,
-            provenance={**training_provenance(data, settings.to_dict()), "epoch": epoch},
+            provenance={**training_provenance(data, settings), "epoch": epoch},
         )

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import convert_json, parse_json, read_json
@@ -121,8 +121,13 @@ class Run:
         about = read_json(self.about_file, dict[str, Any])
         if not {"data", "settings", "config"} <= set(about):
             raise ValueError(f"{self.about_file} is not of a fastcaps run: it lacks data, settings or config")
-        convert_json(about, _About, str(self.about_file))
+        convert_json(about, RunDescription, str(self.about_file))
         return about
+
+    @cached_property
+    def description(self) -> "RunDescription":
+        """The entries of ``run.json`` that are used again."""
+        return convert_json(self.about, RunDescription, str(self.about_file))
 
     @property
     def settings(self) -> TrainSettings:
@@ -135,7 +140,8 @@ class Run:
     def write_about(self, about: dict[str, Any]) -> None:
         """Write ``run.json``."""
         write_atomically({self.about_file: json_bytes(about)})
-        self.__dict__.pop("about", None)
+        for name in ("about", "description"):
+            self.__dict__.pop(name, None)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -194,13 +200,13 @@ class Run:
     def held_out(self, data: "DataSet") -> dict[str, Any]:
         """Return the settings with which another run on this data holds out the same images as this one."""
         settings = self.settings
-        if not settings.validation or data.fingerprint != self.about["data"]["fingerprint"]:
+        if not settings.validation or data.fingerprint != self.description.data.fingerprint:
             return {}
         return {"validation": settings.validation, "seed": settings.seed}
 
     def check_held_out(self, data: "DataSet", settings: TrainSettings) -> None:
         """Raise when a run from these weights would hold out images they have seen, or train on images held out."""
-        own, same_data = self.settings, data.fingerprint == self.about["data"]["fingerprint"]
+        own, same_data = self.settings, data.fingerprint == self.description.data.fingerprint
         if not same_data or not (own.validation or settings.validation):
             return
         if (own.validation, own.seed) != (settings.validation, settings.seed):
@@ -212,12 +218,11 @@ class Run:
 
     def check_comparable(self, other: "Run", part: str) -> None:
         """Raise when two runs have different images, or when one has been trained on images of the other's part."""
-        data, others = self.about["data"], other.about["data"]
-        if data["fingerprint"] != others["fingerprint"]:
+        data, others = self.description.data, other.description.data
+        if data.fingerprint != others.fingerprint:
             raise ValueError(
-                f"{self.folder} was trained with other images ({data['name']}, fingerprint "
-                f"{data['fingerprint'][:12]}…) than {other.folder} ({others['name']}, "
-                f"{others['fingerprint'][:12]}…): compare runs with the same data"
+                f"{self.folder} was trained with other images ({data.name}, fingerprint {data.fingerprint[:12]}…) than "
+                f"{other.folder} ({others.name}, {others.fingerprint[:12]}…): compare runs with the same data"
             )
         held_out, others_held_out = (_held_out(run.settings.validation, run.settings.seed) for run in (self, other))
         if part != "test" and held_out != others_held_out:
@@ -239,14 +244,13 @@ class Run:
     @property
     def background(self) -> float | None:
         """Brightness of the edge of the training images, as `DataSet.background`."""
-        about = self.about["data"]
-        if "background" in about:
-            value: float | None = about["background"]
-            return value
+        if "background" in self.about["data"]:
+            return self.description.data.background
         # A run of an earlier version: only what is declared for named sets is known.
         from fastcaps.data import SETS
 
-        return SETS[about["name"]].background if about["name"] in SETS else None
+        name = self.description.data.name
+        return SETS[name].background if name in SETS else None
 
     def data(
         self, data_dir: str | Path | None = None, *, data: "DataSet | None" = None, test_only: bool = False
@@ -258,27 +262,35 @@ class Run:
             data: the data set itself; needed for one that was made in Python, which no name leads back to.
             test_only: load only the test images.
         """
-        about = self.about["data"]
+        description = self.description.data
         if data is None:
-            if about["call"] is None:
+            if description.call is None:
                 raise ValueError(
-                    f"{self.folder} was trained with {about['name']}, a data set made in Python, which can't be loaded "
-                    "by its name: pass the same data set as data="
+                    f"{self.folder} was trained with {description.name}, a data set made in Python, which can't be "
+                    "loaded by its name: pass the same data set as data="
                 )
             from fastcaps.data import load
 
-            data = load(data_dir=data_dir, test_only=test_only, **about["call"])
-        if data.fingerprint != about["fingerprint"]:
+            data = load(data_dir=data_dir, test_only=test_only, **cast(dict[str, Any], description.call))
+        if data.fingerprint != description.fingerprint:
             raise ValueError(
                 f"the images of {data.name} are not those that {self.folder} was trained with "
-                f"({_differences(data, about)}): use the same images"
+                f"({_differences(data, description)}): use the same images"
             )
         return data
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AboutData:
-    """The types of the entries of ``run.json`` about the data set."""
+class DataDescription:
+    """What ``run.json`` says of the data set.
+
+    Attributes:
+        name: of the set.
+        call: arguments of `fastcaps.data.load`; None for a data set made in Python.
+        fingerprint: identifies the images.
+        provenance: where they come from.
+        background: as `DataSet.background`.
+    """
 
     name: str
     call: dict[str, str | int | float | list[int] | None] | None
@@ -288,10 +300,21 @@ class _AboutData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _About:
-    """The types of the entries of ``run.json`` that are read again."""
+class RunDescription:
+    """The entries of ``run.json`` that are used again.
 
-    data: _AboutData
+    Attributes:
+        data: the data set.
+        settings: as they are stored, see `Run.settings`.
+        config: of the network.
+        state: ``"finished"`` after the last epoch.
+        command: command line that started the run.
+        convolution: implementation of the convolution of the lower capsules.
+        fixed_coefficients: whether it was trained with fixed coefficients.
+        fast_every: epochs between measurements with fast routing.
+    """
+
+    data: DataDescription
     settings: dict[str, Any]
     config: CapsNetConfig
     state: str = "finished"
@@ -301,12 +324,12 @@ class _About:
     fast_every: int | None = None
 
 
-def _differences(data: "DataSet", about: dict[str, Any]) -> str:
-    """Return how a data set differs from that of a run, which ``about`` describes in ``run.json``."""
-    expected, actual = _flat(about.get("provenance", {})), _flat(data.provenance)
+def _differences(data: "DataSet", description: DataDescription) -> str:
+    """Return how a data set differs from that of a run."""
+    expected, actual = _flat(description.provenance), _flat(data.provenance)
     differing = [name for name in actual | expected if actual.get(name) != expected.get(name)]
     words = [f"{name} is {_short(actual.get(name))}, was {_short(expected.get(name))}" for name in differing]
-    return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {about['fingerprint'][:12]}…", *words])
+    return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {description.fingerprint[:12]}…", *words])
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -322,14 +345,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:23]}…"
 
 
-def training_provenance(data: "DataSet", settings: dict[str, Any]) -> dict[str, Any]:
+def training_provenance(data: "DataSet", settings: TrainSettings) -> dict[str, Any]:
     """Return what coefficients store about the training images that they were accumulated from."""
     return {
         "data": data.name,
         "data_fingerprint": data.fingerprint,
-        "part": "train without validation" if settings["validation"] else "train",
-        "validation": settings["validation"],
-        "seed": settings["seed"],
+        "part": "train without validation" if settings.validation else "train",
+        "validation": settings.validation,
+        "seed": settings.seed,
     }
 
 

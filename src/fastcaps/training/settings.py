@@ -1,4 +1,4 @@
-"""The settings of a training run, and their defaults for each data set. Knows no PyTorch.
+"""The settings of a training run. Knows no PyTorch.
 
 Adam with its default moments. The learning rate rises linearly over the first steps, because the first updates of
 Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays,
@@ -10,21 +10,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
+from fastcaps.data.registry import SETS
 from fastcaps.training._renamed import renamed_fields
 
 Decay = Literal["exponential", "cosine"]
 Loss = Literal["margin", "cross_entropy"]
-
-# Their reasons are in docs/results/training-defaults.md.
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "mnist": {"epochs": 10},
-    "fashion_mnist": {"epochs": 20},
-    "cifar10": {"epochs": 20, "warmup": 300, "final_rate": 0.05},
-    "rotated_mnist": {"epochs": 20},
-    "background_mnist": {"epochs": 20},
-    "digits": {"epochs": 10},
-}
-
 
 # Groups of options on the command line.
 _LOSS, _FIXED = {"group": "Loss"}, {"group": "Fixed coefficients"}
@@ -140,8 +130,8 @@ class TrainSettings:
 
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:
-        """Return the defaults for a data set, with changes."""
-        return cls(**(_DEFAULTS.get(name, {}) | changes))
+        """Return the defaults for a named data set, with changes; for any other name the defaults for all."""
+        return cls(**{**(SETS[name].training if name in SETS else {}), **changes})
 
     @classmethod
     def finetune_defaults(cls, **changes: Any) -> Self:
@@ -168,14 +158,12 @@ class TrainSettings:
         """Return stored settings, with the defaults of those that did not exist when they were stored."""
         return {**cls().to_dict(), **cls.renamed(values)}
 
-    @classmethod
-    def loss_settings(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the stored settings that decide what is learned, and from how many images per step."""
-        known = cls.with_defaults(values)
+    def loss_settings(self) -> dict[str, Any]:
+        """Return the settings that decide what is learned, and from how many images per step."""
         names = ["batch_size", "loss", "sharpness", "positive_margin", "negative_margin", "negative_weight"]
-        if not known["routing_only"]:  # which needs no decoder
+        if not self.routing_only:  # which needs no decoder
             names.append("reconstruction_weight")
-        return {name: known[name] for name in names}
+        return {name: getattr(self, name) for name in names}
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0, of a number of steps."""

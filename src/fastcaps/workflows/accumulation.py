@@ -5,14 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table, without_none
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
-from fastcaps.master import Filter, MasterCoefficients, Method, Observations, apply_filters, fold
+from fastcaps.master import Filter, MasterCoefficients, Method, Observations, Selection, apply_filters, fold
 from fastcaps.nn import CapsNet
 from fastcaps.training.accumulation import accumulate_split
 from fastcaps.training.run import Run, training_provenance
@@ -89,7 +86,7 @@ def accumulate(
         _check_not_fixed(run)
     model, data = load_run(run, execution)
     images = run.training_part(data)
-    keep, report = _apply_filters(model, data, images, filters, iteration, execution) if filters else (None, [])
+    selection = _apply_filters(model, data, images, filters, iteration, execution) if filters else None
     with progress_bar("accumulating", len(images)) as observe:
         master = accumulate_split(
             model,
@@ -98,11 +95,10 @@ def accumulate(
             execution.batch_size,
             iteration=iteration,
             method=method,
-            keep=keep,
-            filters=report,
+            selection=selection,
             observe=observe,
             announce=say,
-            provenance={**training_provenance(data, run.about["settings"]), **without_none(command=execution.command)},
+            provenance={**training_provenance(data, run.settings), **without_none(command=execution.command)},
             memory=memory,
             world=world,
         )
@@ -118,7 +114,7 @@ def accumulate(
 
 
 def _check_not_fixed(run: Run) -> None:
-    if run.about.get("fixed_coefficients"):
+    if run.description.fixed_coefficients:
         raise ValueError(
             f"{run.folder} was trained with fixed coefficients, which {run.master_file} holds: name another file to "
             "write to (out)"
@@ -132,8 +128,8 @@ def _apply_filters(
     filters: Sequence[Filter],
     iteration: int | Literal["final"] | None,
     execution: Execution,
-) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
-    """Return which images the filters keep ``(n)``, and their report."""
+) -> Selection:
+    """Return which images the filters keep, and their report."""
     world = current()
     with progress_bar("observing", len(images)) as observe:
         observations = Observations.collect(

@@ -156,12 +156,12 @@ class _Task:
     def training_pass(self, run: Run, model: CapsNet, data: DataSet, *places: Path) -> TrainingPass:
         """Return the pass over the training images, or what one of the files has of an earlier one."""
         images = run.training_part(data).first(self.limit)
-        settings = run.about["settings"]
+        settings = run.settings
         key = {
             "weights": weights_hash(model),
             "data": data.fingerprint,
             "part": "train",
-            "held out": [settings["validation"], settings["seed"]] if settings["validation"] else None,
+            "held out": [settings.validation, settings.seed] if settings.validation else None,
             "limit": self.limit,
             "iterations": model.config.iterations,
         }
@@ -196,7 +196,7 @@ class _Task:
     def compared(self, other: Run) -> ComparedRun:
         """Return the pass over the training images of another run."""
         execution = self.execution
-        if execution.data is not None and execution.data.fingerprint != other.about["data"]["fingerprint"]:
+        if execution.data is not None and execution.data.fingerprint != other.description.data.fingerprint:
             execution = replace(execution, data=None)
         model, data = load_run(other, execution)
         stored = other.folder / "report" / "cache" / "training.safetensors"

@@ -15,7 +15,6 @@ from fastcaps.benchmark.measure import can_measure_memory
 from fastcaps.benchmark.results import Answers, Benchmark
 from fastcaps.compression import Size
 from fastcaps.data import batches
-from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
@@ -54,12 +53,12 @@ def bench(
     execution.select_device()
     settings = settings or Settings()
     if opened is not None:
-        own = Settings.for_network(CapsNetConfig.from_dict(opened.about["config"]))
+        own = Settings.for_network(opened.description.config)
         settings = dataclasses.replace(settings, config=own.config, growth=own.growth)
     network = None if opened is None else {"run": str(run), "weights_sha256": weights_hash(opened.model())}
     if compressed is not None:
         small = open_run(compressed)
-        settings = dataclasses.replace(settings, compressed=Size.of(CapsNetConfig.from_dict(small.about["config"])))
+        settings = dataclasses.replace(settings, compressed=Size.of(small.description.config))
         network = {**(network or {}), "compressed": str(compressed)}
     settings = dataclasses.replace(settings, memory=settings.memory and can_measure_memory())
     answers = None if opened is None or check_images is None else _answers(opened, check_images, execution)

@@ -151,7 +151,7 @@ def check_request(
         place, settings = results / f"{cell.name}.json", done[cell].all_settings
         unmeasured = [epoch.epoch for epoch in done[cell].metrics if epoch.fast_test_accuracy is None]
     elif run.about_file.is_file():
-        place, settings = run.folder, run.about["settings"]
+        place, settings = run.folder, run.settings.to_dict()
         unmeasured = [row.epoch for row in run.metrics() if "fast_test_accuracy" not in row.measures]
         check_run(RunRecord.from_dict(run.about), cell, place)
     else:
@@ -173,8 +173,8 @@ def _progress(cell: Cell, run: Run, done: Mapping[Cell, RunResult], epochs: int 
         state, behind = "done", done[cell].settings.epochs
         total = behind
     elif run.about_file.is_file():
-        state = "trained" if run.about.get("state") == "finished" else "begun"
-        behind, total = len(run.metrics()), run.about["settings"]["epochs"]
+        state = "trained" if run.description.state == "finished" else "begun"
+        behind, total = len(run.metrics()), run.settings.epochs
     per_epoch = [
         (result.seconds or 0.0) / result.settings.epochs for other, result in done.items() if other.data == cell.data
     ]

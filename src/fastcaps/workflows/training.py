@@ -163,10 +163,10 @@ class _Preparation:
     def _settings(self) -> TrainSettings:
         changes = dict(self.config.training)
         if self.start is None:
-            base: dict[str, Any] = TrainSettings.for_data(self.data.name).to_dict()
-            settings = TrainSettings.for_data(self.data.name, **changes)
+            base: dict[str, Any] = TrainSettings(**self.data.training).to_dict()
+            settings = TrainSettings(**{**self.data.training, **changes})
         else:
-            base = TrainSettings.loss_settings(self.start.about["settings"])
+            base = self.start.settings.loss_settings()
             if changes.get("routing_only"):
                 base["reconstruction_weight"] = 0.0  # the decoder isn't trained
             settings = TrainSettings.finetune_defaults(**{**base, **self.start.held_out(self.data), **changes})
