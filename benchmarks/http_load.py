@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 # A server that has not answered by then hangs.
-_SECONDS = 120.0
+_SECONDS = 300.0
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Load:
         duration: seconds of the whole.
     """
 
-    answers: list[tuple[int, Any]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    answers: list[tuple[int, Any]] = field(default_factory=list, repr=False)
+    seconds: list[float] = field(default_factory=list, repr=False)
     refused: dict[int, int] = field(default_factory=dict)
     retried: int = 0
     lost: int = 0

@@ -60,27 +60,24 @@ def server(command: Sequence[str], **options: Any) -> Iterator[Server]:
 def main() -> None:
     digits = pictures()
     expected = serial(digits)
-    rows = []
+    loads: dict[str, Load] = {}
     memory = []
     with server([*SERVE, "--queue", "2000", "--timeout", "60"]) as running:
         for requests in (FEWER, REQUESTS - FEWER):
-            batched = loaded(running.address, digits, requests)
+            load = loads["fastcaps serve, batches of up to 32"] = loaded(running.address, digits, requests)
             memory.append(running.metric("process_resident_memory_bytes") / 1e6)
-            assert len(batched.answers) == requests, batched
-            assert wrong(batched, expected) == 0
-    rows.append(row("fastcaps serve, batches of up to 32", batched))
+            assert wrong(load, expected) == 0
     with server([*SERVE, "--queue", "2000", "--max-batch", "1", "--timeout", "60"]) as running:
-        single = loaded(running.address, digits, FEWER)
-        assert wrong(single, expected) == 0
-    rows.append(row("fastcaps serve, batches of 1", single))
+        load = loads["fastcaps serve, batches of 1"] = loaded(running.address, digits, FEWER)
+        assert wrong(load, expected) == 0
     with server(FASTAPI) as running:
-        plain = loaded(running.address, digits, FEWER // 2, path="/predict")
-    rows.append(row("FastAPI, PyTorch, dynamic routing", plain))
+        loads["FastAPI, PyTorch, dynamic routing"] = loaded(running.address, digits, FEWER // 2, path="/predict")
     print(f"{CLIENTS:,} clients at once on this machine; every answer of fastcaps serve equals the serial one\n")
-    table(["", "requests", "per second", "p50, ms", "p95, ms", "p99, ms"], rows)
-    print(f"\n{batched.per_second / single.per_second:.1f} times batches of 1, ", end="")
-    print(f"{batched.per_second / plain.per_second:.1f} times FastAPI with dynamic routing")
-    print(f"memory after {FEWER:,} requests {memory[0]:.0f} MB, after {REQUESTS:,} {memory[1]:.0f} MB")
+    columns = ["", "requests", "per second", "p50, ms", "p95, ms", "p99, ms"]
+    table(columns, [row(title, load) for title, load in loads.items()])
+    batched, single, plain = (load.per_second for load in loads.values())
+    print(f"\n{batched / single:.1f} times batches of 1, {batched / plain:.1f} times FastAPI with dynamic routing")
+    print(f"memory after {FEWER:,} requests {memory[0]:.0f} MB, after {REQUESTS:,} {memory[1]:.0f} MB", flush=True)
     overload(digits)
     terminate(digits, expected)
     fuzz(digits)

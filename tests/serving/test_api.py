@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.serving.conftest import PREDICT, png, request
+from typer.testing import CliRunner
 
 from fastcaps import __version__
+from fastcaps.cli import app
 from fastcaps.serving import Settings, background, open_model
 from fastcaps.serving.models import open_models
 
@@ -205,3 +207,12 @@ def test_names_of_networks(tmp_path):
 def test_settings_that_let_nothing_through(change, words):
     with pytest.raises(ValueError, match=words):
         Settings(**change)
+
+
+def test_a_port_that_is_taken(address):
+    port = address.rpartition(":")[2]
+    result = CliRunner().invoke(app, ["serve", "mnist", "--port", port])
+    assert result.exit_code == 1
+    assert (
+        f"error: can't listen on http://127.0.0.1:{port}: Address already in use; choose another port" in result.stderr
+    )

@@ -4,6 +4,7 @@ import os
 
 import pytest
 from tests.pages import needs_browser
+from tests.runtime.conftest import exported, networks, small_config
 from tests.serving.browser import accessibility_problems, draw, opened
 
 from fastcaps.serving import Settings, background, open_model
@@ -62,6 +63,19 @@ def test_a_key_is_asked_for(mnist):
         page.goto(address + "/docs")
         page.locator("section h2", has_text="POST /v1/models/{name}/predict").wait_for()
         assert accessibility_problems(page) == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_names_of_classes_are_text(tmp_path):
+    nasty = "<img src=x onerror=alert(1)>"
+    network = networks(small_config(class_names=(nasty, "b", "c")))["fast"]
+    exported(network, tmp_path / "small.onnx")
+    with background({"small": open_model(str(tmp_path / "small.onnx"))}) as address, opened(address + "/") as page:
+        draw(page, "1")
+        answer(page, "Fast routing: ")
+        assert page.inner_text("#lengths tbody tr:first-child th") == nasty
+        assert page.locator("#lengths img").count() == 0
 
 
 @pytest.mark.slow
