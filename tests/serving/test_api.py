@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -216,3 +217,12 @@ def test_a_port_that_is_taken(address):
     assert (
         f"error: can't listen on http://127.0.0.1:{port}: Address already in use; choose another port" in result.stderr
     )
+
+
+def test_the_client_of_the_documentation(address, digits, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seven.png").write_bytes(digits[0])
+    page = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
+    [client] = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "urllib" in code]
+    exec(client.replace("http://127.0.0.1:8000", address))
+    assert capsys.readouterr().out.startswith("7 0.909")

@@ -114,7 +114,10 @@ def test_dynamic_beside_fast_sliders_and_coefficients():
 def test_pictures_of_cifar10_are_picked():
     models = {"mnist": open_model("mnist", pytorch=False), "cifar10": open_model("cifar10")}
     with background(models) as address, opened(address + "/", expected=("of 503",)) as page:
+        page.locator("#examples button").first.click()
+        answer(page, "Fast routing: 0 (")
         page.select_option("#model", "cifar10")
+        answer(page, "No picture yet.")
         ship = page.get_by_role("button", name="Test image: ship").first
         ship.wait_for()
         assert not page.is_visible("#pad")

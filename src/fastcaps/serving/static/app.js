@@ -171,6 +171,10 @@ async function start() {
 async function select(chosen) {
   model = chosen;
   found = null;
+  pad.clear();
+  $("answer").textContent = "No picture yet.";
+  for (const id of ["lengths", "times", "sliders", "seen-text", "drawn-text", "loop-text", "master-text"]) $(id).replaceChildren();
+  for (const id of ["seen", "drawn", "loop", "master"]) $(id).getContext("2d").clearRect(0, 0, 1000, 1000);
   const drawable = model.input.channels === 1;
   $("drawing").hidden = $("clear").hidden = !drawable;
   $("how").textContent = `${drawable ? "Draw, upload" : "Upload"} or paste a picture, or choose a test image.`;
