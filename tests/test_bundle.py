@@ -8,9 +8,10 @@ from tools import bundle
 from tools.cards import card
 from typer.testing import CliRunner
 
-from fastcaps import CapsNet, FastCapsNet, bundled
+from fastcaps import CapsNet, FastCapsNet, bundled, workflows
 from fastcaps._result import plain
 from fastcaps.cli import app
+from fastcaps.compression import CompressSettings, RefitSettings
 from fastcaps.runtime import load
 from fastcaps.training import Run
 
@@ -92,3 +93,15 @@ def test_a_run_that_is_not_finished(run, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         bundle.main()
     assert f"{tmp_path} is not finished" in capsys.readouterr().err
+
+
+def test_a_compressed_network(run, package, tmp_path):
+    workflows.accumulate(run, threads=1)
+    settings = CompressSettings(types=1, maps=4, held_out=100, refit=RefitSettings(epochs=1))
+    workflows.compress(run, tmp_path / "compressed", settings=settings, threads=1)
+    bundle.bundle(Run.open(tmp_path / "compressed"), package / "tiny")
+    stored = Run.open("tiny")
+    assert torch.equal(stored.master().values, torch.ones_like(stored.master().values))
+    about = stored.about
+    assert about["evaluation"]["fast"] == about["evaluation"]["uniform"]
+    assert "to 1 capsule types and 4 feature maps" in (package / "tiny" / "README.md").read_text()

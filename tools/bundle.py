@@ -1,14 +1,15 @@
 """Put a finished run's network into the package: ``python -m tools.bundle runs/reproduce/mnist-max_min-0 mnist``.
 
-The weights are rounded to half precision first; coefficients are accumulated and accuracies measured with the rounded
-weights, on the test set and, for a network of digits, on those that scikit-learn has. All goes into the network's
-``run.json``, from which its card is written: ``python -m tools.bundle --cards`` does only that, for all networks.
-``--onnx`` puts an int8 file beside them.
+The weights are rounded to half precision first. Then coefficients are accumulated, unless the network was trained with
+fixed ones, and accuracies are measured on the test set and, for a network of digits, on those that scikit-learn has.
+All goes into ``run.json`` of the network, from which its card is written: ``python -m tools.bundle --cards`` does only
+that, for all networks. ``--onnx`` puts an int8 file beside them.
 """
 
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fastcaps import CapsNet, FastCapsNet, bundled, workflows
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._result import plain
 from fastcaps.data import load
-from fastcaps.nn.pretrained import save_folded_from
+from fastcaps.nn.pretrained import save_folded_from, weights_hash
 from fastcaps.training import Run
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.result import public
@@ -57,7 +58,10 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
         rounded = Run(Path(temporary))
         rounded.write_about(run.about)
         run.model().half().save_pretrained(rounded.model_folder)
-        workflows.accumulate(rounded, rounded.master_file, data_dir=data_dir, device="cpu")
+        if run.about.get("fixed_coefficients"):
+            replace(run.master(), trained_with=weights_hash(rounded.model())).save(rounded.master_file)
+        else:
+            workflows.accumulate(rounded, rounded.master_file, data_dir=data_dir, device="cpu")
         evaluation = workflows.evaluate(rounded, data_dir=data_dir, device="cpu")
         provenance = {**rounded.model().provenance, "master": rounded.master().summary()}
         save_folded_from(rounded.fast_folder, "model", rounded.master_file.name, provenance)

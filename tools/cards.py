@@ -35,6 +35,21 @@ _USES = {
 _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 
 
+def _summary(record: RunRecord, network: str, rule: str) -> str:
+    """Return the first paragraph."""
+    small = record.values.get("compression")
+    if small is None:
+        return (
+            f"{network}, {record.config.iterations} iterations of\n{rule} routing, and master coefficients to do "
+            "without them."
+        )
+    types, maps = small["size"]["types"], small["size"]["maps"]
+    return (
+        f"{network}.\nCompressed from `{small['run']}` to {types} capsule types and {maps} feature maps "
+        "(`fastcaps compress`): folded, without routing. The row\n*fast* is this network; its coefficients are all 1."
+    )
+
+
 def card(folder: Path) -> str:
     """Return the card as Markdown."""
     record, settings = RunRecord.load(folder / "run.json"), Run(folder).settings
@@ -48,8 +63,7 @@ def card(folder: Path) -> str:
     origins = {"original": "the original files", "generated": "generated images, not those of the paper"}
     return f"""# {folder.name}
 
-A capsule network for {title}: images of {size}, {config.classes} classes, {config.iterations} iterations of
-{rule} routing, and master coefficients to do without them.
+{_summary(record, f"A capsule network for {title}: images of {size}, {config.classes} classes", rule)}
 
 ```sh
 fastcaps predict {folder.name} picture.png

@@ -51,7 +51,7 @@ class Settings:
     batches: tuple[int, ...] = (1, 8, 32, 128)
     repetitions: int = 9
     least: float = 0.1
-    budget: float = 1.5
+    budget: float = 1.0
     memory: bool = True
     growth: dict[str, tuple[int, ...]] = field(
         default_factory=lambda: {

@@ -65,7 +65,7 @@ def compress(
     data = execution.load_data(source)
     split, validation = _split(source, data, settings)
     accuracy = count_correct(model, split[1], data.augmentation.test_view) / len(split[1])
-    seen = not source.about["settings"]["validation"]
+    seen = not source.settings.validation
     # A network that was trained on these images knows them better than others.
     reference = min(accuracy, _test_accuracy(source) or accuracy) if seen else accuracy
     with Run(Path(folder)).locked(), _Shown(settings, len(split[0])) as shown:
@@ -146,9 +146,9 @@ def _check_folder(folder: Path, search: Path, identity: dict[str, Any], resume: 
 
 def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tuple[Split, Split], dict[str, Any]]:
     """Training and held-out images: those of the run where it held out some; and how a run says which."""
-    own = source.about["settings"]
-    validation = {"validation": own["validation"], "seed": own["seed"]}
-    if not own["validation"]:
+    own = source.settings
+    validation = {"validation": own.validation, "seed": own.seed}
+    if not own.validation:
         validation = {"validation": settings.held_out, "seed": settings.seed}
     return data.validation_split(validation["validation"], validation["seed"]), validation
 
