@@ -147,7 +147,7 @@ def _check_folder(folder: Path, search: Path, identity: dict[str, Any], resume: 
 def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tuple[Split, Split], dict[str, Any]]:
     """Training and held-out images: those of the run where it held out some; and how a run says which."""
     own = source.settings
-    validation = {"validation": own.validation, "seed": own.seed}
+    validation: dict[str, Any] = {"validation": own.validation, "seed": own.seed}
     if not own.validation:
         validation = {"validation": settings.held_out, "seed": settings.seed}
     return data.validation_split(validation["validation"], validation["seed"]), validation
