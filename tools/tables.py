@@ -25,13 +25,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> None:
-    """Bring every page up to date."""
+    """Update every page."""
     for page in PAGES:
         text = page.read_text()
         new = updated(page, text)
         if new != text:
             write_atomically({page: new.encode()})
-            print(f"{page.relative_to(ROOT)} was brought up to date")
+            print(f"{page.relative_to(ROOT)} updated")
 
 
 def updated(page: Path, text: str) -> str:
@@ -47,7 +47,7 @@ def load(kind: type[R], name: str) -> R:
 
 
 def bench_result(name: str) -> dict[str, Any]:
-    """Return what a benchmark wrote."""
+    """Return the result of a benchmark."""
     return read_json(ROOT / "results" / f"{name}.json", dict[str, Any])
 
 
@@ -123,10 +123,13 @@ VARIANTS = {
     "new": "a new network with coefficients accumulated before",
     "switched": "{k} dynamic, accumulated, trained on",
     "refreshed": "the same, refreshed every {n}",
-    "afresh": "{k} dynamic on a fifth, then afresh",
+    "afresh": "{k} dynamic on a fifth, then new weights",
     "uniform": "a new network with uniform coefficients",
 }
-CONTINUED = {"fixed": "going on from the first with its coefficients", "control": "going on with dynamic routing"}
+CONTINUED = {
+    "fixed": "the first, two more epochs with its coefficients",
+    "control": "the first, two more epochs with dynamic routing",
+}
 
 
 def variants(k: str, n: str, **more: str) -> dict[str, str]:
@@ -211,8 +214,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "retraining": retraining,
     "scaling-mnist": lambda: scaling("MNIST"),
     "scaling-cifar10": lambda: scaling("CIFAR-10"),
-    "cifar10-ways": lambda: trainings("cifar10-3", variants("1 epoch", "epoch")),
-    "fashion-ways": lambda: trainings("fashion-3", variants("1 epoch", "epoch", **CONTINUED)),
+    "cifar10-variants": lambda: trainings("cifar10-3", variants("1 epoch", "epoch")),
+    "fashion-variants": lambda: trainings("fashion-3", variants("1 epoch", "epoch", **CONTINUED)),
     "refits": lambda: trainings("cifar10-refit", REFITTED),
     "digits": lambda: trainings("digits", variants("3 epochs", "2 epochs")),
     "bench": lambda: bench("bench-mnist"),
