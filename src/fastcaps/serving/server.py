@@ -27,6 +27,8 @@ _HEADER_SECONDS = 10.0
 _KEEP_ALIVE_SECONDS = 75
 _BACKLOG = 2048
 _STEP_SECONDS = 0.1
+# How long connections without a request are kept when the server stops.
+_IDLE_SECONDS = 5.0
 # How long requests may take to finish beyond their own limits when the server stops.
 _SLACK_SECONDS = 5
 
@@ -117,7 +119,10 @@ async def _run(server: uvicorn.Server, listener: socket.socket, service: Service
         await asyncio.sleep(_STEP_SECONDS)
         for listening in server.servers:
             listening.close()
-        await asyncio.sleep(_STEP_SECONDS)  # what came last is read
+        # Connections without a request may be carrying one; those with one close after its answer.
+        until = loop.time() + _IDLE_SECONDS
+        while server.server_state.connections and loop.time() < until:
+            await asyncio.sleep(_STEP_SECONDS)
         server.should_exit = True
 
     def stop_now() -> None:
