@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundled, "_FOLDER", tmp_path)
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     monkeypatch.setattr(bundle, "MODELS", tmp_path)
     return tmp_path
 

@@ -105,9 +105,9 @@ def test_evaluation_needs_no_connection(tmp_path, monkeypatch):
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path / "cache"))
     result = CliRunner().invoke(app, ["evaluate", "mnist", "--limit", "200", "--json"])
     assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert found["images"] == 200
-    assert found["variants"]["fast"]["accuracy"] > 0.97
+    actual = json.loads(result.stdout)
+    assert actual["images"] == 200
+    assert actual["variants"]["fast"]["accuracy"] > 0.97
     assert not (tmp_path / "cache").exists()
 
 

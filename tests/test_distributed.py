@@ -43,39 +43,39 @@ def fetched(path: Path) -> bool:
 def exercise(world: World, folder: Path) -> None:
     """Everything a world does, seen from each rank, in one start of the processes."""
     rank = world.rank
-    found: dict[str, object] = {"place": [rank, world.size, world.local_rank, world.local_size, world.is_main]}
-    found["current"] = distributed.current() is world
+    values: dict[str, object] = {"place": [rank, world.size, world.local_rank, world.local_size, world.is_main]}
+    values["current"] = distributed.current() is world
     integers = np.arange(rank, dtype=np.int64)
-    found["concatenated"] = world.all_gather(integers).tolist()
-    found["booleans"] = world.all_gather(np.full((1, 2), rank % 2 == 0)).tolist()
-    found["nothing"] = world.all_gather(np.empty((0, 3), np.float16)).shape
-    found["least"] = world.all_min(10 - rank)
+    values["concatenated"] = world.all_gather(integers).tolist()
+    values["booleans"] = world.all_gather(np.full((1, 2), rank % 2 == 0)).tolist()
+    values["nothing"] = world.all_gather(np.empty((0, 3), np.float16)).shape
+    values["least"] = world.all_min(10 - rank)
     one, other = torch.tensor([rank, 1]), torch.tensor(0.5, dtype=torch.float64)
     world.all_reduce(one, other)
-    found["sums"] = [one.tolist(), other.item()]
+    values["sums"] = [one.tolist(), other.item()]
     shared = folder / "shared"
     world.on_main(lambda: write_atomically({shared: b"written"}))
-    found["read"] = shared.read_text()
-    found["fetched"] = world.main_first(lambda: fetched(folder / "download"))
+    values["read"] = shared.read_text()
+    values["fetched"] = world.main_first(lambda: fetched(folder / "download"))
     told: list[int] = []
     count = world.counting(told.append)
     count(rank + 1)
     world.barrier()
     count(0)
-    found["told"] = sum(told)
-    found["said"] = [world.is_first_to_say("hello"), world.is_first_to_say(f"from {rank}")]
+    values["told"] = sum(told)
+    values["said"] = [world.is_first_to_say("hello"), world.is_first_to_say(f"from {rank}")]
     world.check_same(weights="abc", images=["x", 1])
     try:
         world.check_same(weights="abc", images=f"of {rank}")
     except ValueError as error:
-        found["differs"] = str(error)
+        values["differs"] = str(error)
         world.barrier()  # where those wait that found nothing wrong
     else:
-        found["differs"] = None
+        values["differs"] = None
     for normalization in ("max_min", "softmax"):
         for method in ("per_class", "columns", "pooled"):
-            found[f"{normalization} {method}"] = accumulated(world, normalization, method).tolist()
-    found["lost"] = [
+            values[f"{normalization} {method}"] = accumulated(world, normalization, method).tolist()
+    values["lost"] = [
         world.lost_another(ValueError("x")),
         world.lost_another(RuntimeError("shapes differ")),
         world.lost_another(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")),
@@ -84,31 +84,31 @@ def exercise(world: World, folder: Path) -> None:
     world.all_reduce_now(torch.zeros(1))
     if rank == 1:
         world.end(7)
-        found["ended"] = None
+        values["ended"] = None
     else:
         try:
             world.barrier()
         except EndedElsewhereError as error:
-            found["ended"] = [error.code, str(error)]
+            values["ended"] = [error.code, str(error)]
         try:
             world.lost_another(RuntimeError("gloo: Broken pipe"))
         except EndedElsewhereError as error:
-            found["ended too"] = error.code
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+            values["ended too"] = error.code
+    (folder / f"{rank}.json").write_text(json.dumps(values))
     while len(list(folder.glob("*.json"))) < world.size:  # a meeting is refused now that one has ended
         time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     in_ranks(SIZE, exercise, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(SIZE)]
 
 
 @pytest.mark.slow
-def test_ranks_know_their_place_and_share_what_they_have(found):
-    for rank, one in enumerate(found):
+def test_ranks_know_their_place_and_share_what_they_have(results):
+    for rank, one in enumerate(results):
         assert one["place"] == [rank, SIZE, rank, SIZE, rank == 0]
         assert one["current"]
         assert one["concatenated"] == [0, 0, 1, 0, 1, 2]
@@ -119,28 +119,28 @@ def test_ranks_know_their_place_and_share_what_they_have(found):
 
 
 @pytest.mark.slow
-def test_the_first_writes_counts_and_speaks(found):
-    for rank, one in enumerate(found):
+def test_the_first_writes_counts_and_speaks(results):
+    for rank, one in enumerate(results):
         assert one["read"] == "written"
         assert one["fetched"] == (rank == 0)
         assert one["told"] == (10 if rank == 0 else 0)
         assert one["said"][1]
-    assert sum(one["said"][0] for one in found) == 1
+    assert sum(one["said"][0] for one in results) == 1
 
 
 @pytest.mark.slow
-def test_what_must_be_the_same_is_compared(found):
-    assert found[0]["differs"] is None
+def test_what_must_be_the_same_is_compared(results):
+    assert results[0]["differs"] is None
     for rank in range(1, SIZE):
-        assert found[rank]["differs"] == (
+        assert results[rank]["differs"] == (
             f"the processes of this job differ: images is of {rank} in process {rank} and of 0 in process 0: "
             "start all with the same command, files and versions"
         )
 
 
 @pytest.mark.slow
-def test_one_that_has_ended_is_not_missed(found):
-    for rank, one in enumerate(found):
+def test_one_that_has_ended_is_not_missed(results):
+    for rank, one in enumerate(results):
         assert one["lost"] == [False, False, True]
         if rank != 1:
             assert one["ended"] == [7, "another process ended the job with exit code 7"]
@@ -192,9 +192,9 @@ def two_sums(world: World, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 @pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
-def test_four_processes_accumulate_the_same_as_one(found, normalization, method):
+def test_four_processes_accumulate_the_same_as_one(results, normalization, method):
     expected = accumulated(SINGLE, normalization, method)
-    for one in found:
+    for one in results:
         torch.testing.assert_close(
             torch.tensor(one[f"{normalization} {method}"], dtype=torch.float64), expected, rtol=0, atol=1e-12
         )

@@ -19,9 +19,9 @@ CALL = re.compile(r"(?:^|[ ;(!])(?:fastcaps|launch) (?P<name>[a-z]+)(?P<rest>[^\
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_call_documented_commands(path):
     known = get_command(app).commands  # type: ignore[attr-defined]
-    found = list(CALL.finditer(path.read_text()))
-    assert found
-    for call in found:
+    calls = list(CALL.finditer(path.read_text()))
+    assert calls
+    for call in calls:
         assert f"fastcaps {call['name']}" in DOCUMENTATION
         options = {
             option

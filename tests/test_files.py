@@ -68,12 +68,12 @@ def test_killed_at_every_step_all_files_are_old_or_all_are_new(tmp_path: Path) -
             (root / name).write_bytes(b"old")
         done = subprocess.run([sys.executable, "-c", KILLED, str(root), str(left)], check=False)
         recover(root)
-        found = contents(root)
-        leftovers = [name for name in found if ".fastcaps-" in name]
+        actual = contents(root)
+        leftovers = [name for name in actual if ".fastcaps-" in name]
         # Only what was killed before its marker stays, for an hour.
         assert all(name.endswith(("lock", "marker.new")) for name in leftovers)
-        values = {found[name] for name in ("one", "sub/two", "three")}
-        assert len(values) == 1, f"killed at step {left}: {found}"
+        values = {actual[name] for name in ("one", "sub/two", "three")}
+        assert len(values) == 1, f"killed at step {left}: {actual}"
         outcomes.append(values.pop())
         if done.returncode == 0:
             break

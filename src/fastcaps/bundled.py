@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fastcaps._result import Result, Table
 
-_FOLDER = Path(__file__).parent / "models"
+# Folder of the networks, one folder each.
+FOLDER = Path(__file__).parent / "models"
 # Of a network that also comes as an exported file, for inference without PyTorch.
 ONNX = "model.int8.onnx"
 _VARIANTS = ("dynamic", "fast", "uniform")
@@ -71,14 +72,14 @@ class BundledNetworks(Result):
 
 def names() -> list[str]:
     """Return the names of the networks that come with fastcaps."""
-    return sorted(path.parent.name for path in _FOLDER.glob("*/run.json"))
+    return sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
 
 
 def resolve(name_or_folder: str | Path) -> Path:
     """Return the folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name."""
     folder = Path(name_or_folder)
     if not folder.exists() and str(name_or_folder) in names():
-        return _FOLDER / str(name_or_folder)
+        return FOLDER / str(name_or_folder)
     return folder
 
 
@@ -92,7 +93,7 @@ def names_expected(name: str | Path) -> str:
 
 def describe(name: str) -> BundledNetwork:
     """Return data, accuracies, size and hash of a bundled network, without loading it."""
-    folder = _FOLDER / name
+    folder = FOLDER / name
     about = json.loads((folder / "run.json").read_bytes())
     config = json.loads((folder / "model" / "config.json").read_bytes())
     onnx = folder / ONNX
@@ -117,4 +118,4 @@ def describe_all() -> BundledNetworks:
 
 def is_bundled(folder: Path) -> bool:
     """Return whether a folder belongs to the package, so that nothing is written to it."""
-    return folder.resolve().is_relative_to(_FOLDER.resolve())
+    return folder.resolve().is_relative_to(FOLDER.resolve())

@@ -19,14 +19,14 @@ def test_answers_are_those_of_the_networks_one_by_one():
     matrices = [torch.rand(model.config.lower_capsules, 3) for _ in range(3)]
     seen: list[int] = []
     given = lambda: batches(data.test, 8, view=data.augmentation.test_view)  # noqa: E731
-    truth, dynamic, found = predictions(model, matrices, given(), seen.append)
+    truth, dynamic, actual = predictions(model, matrices, given(), seen.append)
     assert seen == [8, 8, 8, 6]
     assert (truth == data.test.labels.numpy()).all()
     images = torch.cat([images for images, _ in given()])
     assert (dynamic == model.predict(images).numpy()).all()
-    for matrix, one in zip(matrices, found, strict=True):
+    for matrix, one in zip(matrices, actual, strict=True):
         assert (one == fold(model, matrix).predict(images).numpy()).all()
-    assert len({one.tobytes() for one in found}) > 1
+    assert len({one.tobytes() for one in actual}) > 1
     with pytest.raises(ValueError, match="there are no images, expected at least one"):
         predictions(model, matrices, [])
 
@@ -35,8 +35,8 @@ def trial(name, held_out, tested):
     truth = np.zeros(10, np.int64)
 
     def part(right):
-        found = np.array([0] * right + [1] * (10 - right))
-        return score(truth, truth, np.array([0] * 5 + [1] * 5), found)
+        predicted = np.array([0] * right + [1] * (10 - right))
+        return score(truth, truth, np.array([0] * 5 + [1] * 5), predicted)
 
     return Trial(name, "per_class", 4, 30, None if held_out is None else part(held_out), part(tested))
 
@@ -47,9 +47,9 @@ def test_scores_and_the_choice():
     assert (one.validation.against_uniform.gained, one.validation.against_uniform.lost) == (1, 0)
     assert one.test.against_dynamic.changed == 1
     uniform, other, equal = trial("uniform", 5, 5), trial("b", 7, 4), trial("c", 7, 10)
-    found = Ablation({"test": 1.0}, {"test": 10}, uniform, (one, other, equal))
-    assert found.best is other  # the first of the best on held-out images, whatever the test set says
-    assert found.to_dict()["best"]["filter"] == "b"
+    ablation = Ablation({"test": 1.0}, {"test": 10}, uniform, (one, other, equal))
+    assert ablation.best is other  # the first of the best on held-out images, whatever the test set says
+    assert ablation.to_dict()["best"]["filter"] == "b"
     better = trial("uniform", 8, 5)
     assert Ablation({}, {}, better, (one, trial("b", 7, 4))).best is better
     assert Ablation({}, {}, trial("uniform", None, 5), (trial("a", None, 9),)).best is None
@@ -77,8 +77,8 @@ def test_tables_and_the_conclusion():
 
 def test_the_figure_names_every_trial():
     uniform = trial("uniform", None, 5)
-    found = Ablation({"test": 1.0}, {"test": 10}, uniform, (trial("a", None, 9), trial("b", None, 4)))
-    panel = ablation_figure(found).axes[0]
+    ablation = Ablation({"test": 1.0}, {"test": 10}, uniform, (trial("a", None, 9), trial("b", None, 4)))
+    panel = ablation_figure(ablation).axes[0]
     assert [label.get_text() for label in panel.get_yticklabels()] == ["a, per_class, final", "b, per_class, final"]
     assert [label.get_text() for label in panel.figure.legends[0].get_texts()] == [
         "dynamic routing, 100.00 %",

@@ -18,11 +18,13 @@ def test_lengths_are_the_networks(small_model):
     images, labels = torch.rand(7, 1, 10, 10, dtype=torch.float64), torch.arange(7) % 3
     fast = fold(small_model, accumulate(small_model, [(images, labels)]))
     seen: list[int] = []
-    found = output_lengths(small_model, fast, [(images[:4], labels[:4]), (images[4:], labels[4:])], observe=seen.append)
+    lengths = output_lengths(
+        small_model, fast, [(images[:4], labels[:4]), (images[4:], labels[4:])], observe=seen.append
+    )
     assert seen == [4, 3]
-    assert found.labels.tolist() == labels.tolist()
-    np.testing.assert_allclose(found.dynamic, small_model(images).lengths.detach().numpy(), rtol=1e-5)
-    np.testing.assert_allclose(found.fast, fast(images).lengths.detach().numpy(), rtol=1e-5)
+    assert lengths.labels.tolist() == labels.tolist()
+    np.testing.assert_allclose(lengths.dynamic, small_model(images).lengths.detach().numpy(), rtol=1e-5)
+    np.testing.assert_allclose(lengths.fast, fast(images).lengths.detach().numpy(), rtol=1e-5)
     with pytest.raises(ValueError, match="there are no images, expected at least one"):
         output_lengths(small_model, fast, [])
 
@@ -46,12 +48,12 @@ def test_disagreements():
 def test_only_one_number_of_the_labels_capsule_is_changed(small_model):
     capsules, labels = torch.rand(2, 3, 4, dtype=torch.float64), torch.tensor([2, 0])
     offsets = (-0.2, 0.0, 0.3)
-    found = varied_reconstructions(small_model, capsules, labels, offsets)
-    assert found.shape == (2, 4, 3, 1, 10, 10)
+    reconstructions = varied_reconstructions(small_model, capsules, labels, offsets)
+    assert reconstructions.shape == (2, 4, 3, 1, 10, 10)
     for b in range(2):
         for e in range(4):
             for s, offset in enumerate(offsets):
                 changed = capsules[b : b + 1].clone()
                 changed[0, labels[b], e] += offset
                 expected = small_model.reconstruct(changed, labels[b : b + 1])[0].detach().numpy()
-                np.testing.assert_allclose(found[b, e, s], expected, atol=1e-12)
+                np.testing.assert_allclose(reconstructions[b, e, s], expected, atol=1e-12)

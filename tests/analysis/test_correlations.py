@@ -55,7 +55,7 @@ def test_pieces_in_any_order_give_the_same(drawn, data):
 def test_given_columns_with_all_images(drawn, data):
     columns, labels = drawn
     master = data.draw(arrays.arrays(np.int64, (columns.shape[1], 4), elements=st.integers(0, 16))) / 16
-    found = ClassCorrelations(columns.shape[1], 4).update(columns, np.array(labels)).with_columns(master)
+    correlations = ClassCorrelations(columns.shape[1], 4).update(columns, np.array(labels)).with_columns(master)
     for row in range(4):
         for label in range(4):
             values = [
@@ -65,23 +65,23 @@ def test_given_columns_with_all_images(drawn, data):
             ]
             defined = [value for value in values if not math.isnan(value)]
             expected = sum(defined) / len(defined) if defined else math.nan
-            np.testing.assert_allclose(found[row, label], expected, atol=1e-12)
+            np.testing.assert_allclose(correlations[row, label], expected, atol=1e-12)
 
 
 @given(labeled_columns())
 def test_single_pairs(drawn):
     columns, labels = drawn
-    found = pairwise_correlations(columns)
+    correlations = pairwise_correlations(columns)
     for a in range(len(labels)):
         for b in range(len(labels)):
-            np.testing.assert_allclose(found[a, b], reference.pearson(columns[a], columns[b]), atol=1e-12)
+            np.testing.assert_allclose(correlations[a, b], reference.pearson(columns[a], columns[b]), atol=1e-12)
 
 
 def test_one_image_has_no_correlation_within_its_class():
     sums = ClassCorrelations(3, 2).update(np.array([[0.0, 1, 2], [2, 0, 1], [0, 3, 1]]), np.array([0, 1, 1]))
-    found = sums.between_classes()
-    assert math.isnan(found[0, 0])
-    assert np.isfinite(found[[0, 1, 1], [1, 0, 1]]).all()
+    correlations = sums.between_classes()
+    assert math.isnan(correlations[0, 0])
+    assert np.isfinite(correlations[[0, 1, 1], [1, 0, 1]]).all()
 
 
 def test_a_column_that_is_constant_up_to_rounding_of_its_mean_is_constant():

@@ -26,8 +26,8 @@ def built(model, keep_containers=True, **options):
 
 
 def test_numbers_are_those_of_the_parts(small_model):
-    found, master, lengths = built(small_model, examples=[3, 1], sort_by_class=True)
-    numbers = found.to_dict()
+    report, master, lengths = built(small_model, examples=[3, 1], sort_by_class=True)
+    numbers = report.to_dict()
     correlations = np.array(numbers["class_correlations"]["correlations"])
     for k, row in enumerate(numbers["class_correlations"]["nearest"]):
         others = [other for other in range(3) if other != k]
@@ -49,20 +49,20 @@ def test_numbers_are_those_of_the_parts(small_model):
 
 def test_one_iteration_has_no_correlations_and_says_so(small_model):
     config = type(small_model.config).from_dict({**small_model.config.to_dict(), "iterations": 1})
-    found, _, _ = built(CapsNet(config).double())
-    summary = found.to_dict()["class_correlations"]
+    report, _, _ = built(CapsNet(config).double())
+    summary = report.to_dict()["class_correlations"]
     assert (summary["within"], summary["closest_pair"], summary["own_is_highest"]) == (None, None, 0)
     assert (summary["in_words"], summary["nearest"][0]["others"]) == ("none", [])
     assert summary["constant_columns"] == [4, 4, 4]
-    assert found.first_images.within is None
-    assert {"class_correlations", "image_correlations", "tuning"} <= set(found.figures)
+    assert report.first_images.within is None
+    assert {"class_correlations", "image_correlations", "tuning"} <= set(report.figures)
 
 
 def test_sums_that_were_not_kept_are_not_drawn(small_model):
-    found, _, _ = built(small_model, keep_containers=False)
-    assert "procedure" not in found.figures
-    assert found.master.is_reduction
-    assert "ceiling" not in found.evaluation.variants
+    report, _, _ = built(small_model, keep_containers=False)
+    assert "procedure" not in report.figures
+    assert report.master.is_reduction
+    assert "ceiling" not in report.evaluation.variants
 
 
 def test_errors(small_model):

@@ -28,12 +28,12 @@ def test_mcnemar_counts_the_images_that_change_sides():
     old[:3] = 1  # three that are wrong and become right
     new[3:13] = 1  # ten that were right and become wrong
     old[13], new[13] = 1, 2  # wrong in both ways
-    found = compare(old, new, truth)
-    assert (found.changed, found.gained, found.lost) == (14, 3, 10)
-    assert found.difference == pytest.approx(-0.07)
+    comparison = compare(old, new, truth)
+    assert (comparison.changed, comparison.gained, comparison.lost) == (14, 3, 10)
+    assert comparison.difference == pytest.approx(-0.07)
     expected = 2 * sum(math.comb(13, k) for k in range(4)) / 2**13
-    assert found.p_value == pytest.approx(expected)
-    low, high = found.interval
+    assert comparison.p_value == pytest.approx(expected)
+    low, high = comparison.interval
     assert low < -0.07 < high
     same = compare(old, old, truth)
     assert (same.changed, same.p_value, same.difference) == (0, 1.0, 0.0)

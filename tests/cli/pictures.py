@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
-
-from fastcaps.cli import app
-
-
-def invoke(*arguments, code=0, given=None):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=given)
-    assert result.exit_code == code, result.output
-    return result
+from tests.cli.commands import invoke
 
 
 @pytest.fixture(scope="module")

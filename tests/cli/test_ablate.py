@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from tests.cli.test_method import SMALL, images, invoke  # noqa: F401 (a fixture)
+from tests.cli.commands import SMALL, invoke
 
 
 @pytest.fixture
-def run(images, tmp_path):  # noqa: F811
+def run(images, tmp_path):
     folder = tmp_path / "run"
     invoke("train", "--data", images, "--out", folder, "--validation", 6, *SMALL)
     return folder
@@ -18,13 +18,13 @@ def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
     done = invoke("ablate", run, "--filter", "none", "--filter", "similarity", "--filter", "correct+kmeans")
     assert "Best on the held-out images:" in done.stdout
     assert (run / "ablation.png").read_bytes().startswith(b"\x89PNG")
-    found = json.loads((run / "ablation.json").read_text())
-    made = {(t["filter"], t["method"], t["iteration"]) for t in found["trials"]}
-    skipped = [line.split(",")[0] for line in found["skipped"]]
+    result = json.loads((run / "ablation.json").read_text())
+    trials = {(t["filter"], t["method"], t["iteration"]) for t in result["trials"]}
+    skipped = [line.split(",")[0] for line in result["skipped"]]
     names = {"none", "similarity", "correct+kmeans"} - set(skipped)
-    assert made == {(f, m, k) for f in names for m in ("per_class", "columns", "pooled") for k in (2, 3, 4)}
-    assert found["images"] == {"validation": 6, "test": 9}
-    for trial in found["trials"]:
+    assert trials == {(f, m, k) for f in names for m in ("per_class", "columns", "pooled") for k in (2, 3, 4)}
+    assert result["images"] == {"validation": 6, "test": 9}
+    for trial in result["trials"]:
         if (trial["filter"], trial["iteration"]) not in {("none", 4), ("similarity", 3)}:
             continue
         options = ["--filter", trial["filter"], "--method", trial["method"]]
@@ -32,24 +32,24 @@ def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
         invoke("accumulate", run, *options, "--out", tmp_path / "m.st")
         one = json.loads(invoke("evaluate", run, "--coefficients", tmp_path / "m.st", "--json").stdout)
         assert one["variants"]["fast"]["accuracy"] == trial["test"]["accuracy"]
-        assert one["variants"]["dynamic"]["accuracy"] == found["dynamic"]["test"]
-        assert one["variants"]["uniform"]["accuracy"] == found["uniform"]["test"]["accuracy"]
+        assert one["variants"]["dynamic"]["accuracy"] == result["dynamic"]["test"]
+        assert one["variants"]["uniform"]["accuracy"] == result["uniform"]["test"]["accuracy"]
         assert sum(one["master"]["counts"]) == trial["images"]
-    best = max(found["trials"] + [found["uniform"]], key=lambda t: t["validation"]["accuracy"])
-    assert found["best"]["validation"]["accuracy"] == best["validation"]["accuracy"]
+    best = max(result["trials"] + [result["uniform"]], key=lambda t: t["validation"]["accuracy"])
+    assert result["best"]["validation"]["accuracy"] == best["validation"]["accuracy"]
 
 
-def test_without_held_out_images_nothing_is_chosen(images, tmp_path):  # noqa: F811
+def test_without_held_out_images_nothing_is_chosen(images, tmp_path):
     run, out = tmp_path / "run", tmp_path / "out"
     invoke("train", "--data", images, "--out", run, *SMALL)
     options = ["--filter", "none", "--iteration", 1, "--method", "pooled", "--limit", 24]
     done = invoke("ablate", run, *options, "--out", out, "--result", tmp_path / "results" / "one.json")
     assert "held out no images, so none of these is chosen: train with validation images" in done.stdout
-    found = json.loads((out / "ablation.json").read_text())
-    assert json.loads((tmp_path / "results" / "one.json").read_text()) == found
-    assert found["best"] is None
-    (only,) = found["trials"]
-    assert only["test"] == found["uniform"]["test"]  # the first iteration's are all ones
+    result = json.loads((out / "ablation.json").read_text())
+    assert json.loads((tmp_path / "results" / "one.json").read_text()) == result
+    assert result["best"] is None
+    (only,) = result["trials"]
+    assert only["test"] == result["uniform"]["test"]  # the first iteration's are all ones
     assert not (run / "ablation.json").exists()
 
 

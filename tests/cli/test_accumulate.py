@@ -4,15 +4,12 @@ import json
 
 import pytest
 import torch
-from tests.cli import test_method as shared
-from tests.cli.test_method import SMALL, invoke
+from tests.cli.commands import SMALL, invoke
 
 from fastcaps import CapsNet, MasterCoefficients
 from fastcaps.data import batches, load
 from fastcaps.master import Correct, Filter, Similarity, sweep
 from fastcaps.training import Run
-
-images = shared.images
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +42,20 @@ def test_filters_methods_and_iterations(run, accumulated):
     data = load("digits")
     model = CapsNet.from_pretrained(run)
     chains: dict[str, list[Filter]] = {"none": [], "both": [Correct(), Similarity(keep_fraction=0.8)]}
-    found = sweep(model, lambda: batches(data.train, 256, view=data.augmentation.test_view), [2, 3, 4], chains)
+    sweeps = sweep(model, lambda: batches(data.train, 256, view=data.augmentation.test_view), [2, 3, 4], chains)
 
     def same(master, expected):
         assert master.summary() | {"provenance": {}} == expected.summary()
         torch.testing.assert_close(master.values, expected.values, rtol=0, atol=1e-6)
 
-    same(accumulated(), found.sums[3, "none"].compute())
-    same(accumulated("--filter", "none", "--method", "pooled"), found.sums[3, "none"].compute(method="pooled"))
+    same(accumulated(), sweeps.sums[3, "none"].compute())
+    same(accumulated("--filter", "none", "--method", "pooled"), sweeps.sums[3, "none"].compute(method="pooled"))
     both = ("--filter", "correct", "--filter", "similarity", "--keep-fraction", 0.8)
-    same(accumulated(*both), found.sums[3, "both"].compute())
-    same(accumulated(*both, "--iteration", 2), found.sums[2, "both"].compute())
+    same(accumulated(*both), sweeps.sums[3, "both"].compute())
+    same(accumulated(*both, "--iteration", 2), sweeps.sums[2, "both"].compute())
     same(
         accumulated(*both, "--iteration", "final", "--method", "columns"),
-        found.sums[4, "both"].compute(method="columns"),
+        sweeps.sums[4, "both"].compute(method="columns"),
     )
 
 
@@ -80,9 +77,9 @@ def test_a_table_for_people_and_the_runs_own_files(run):
     result = invoke("accumulate", run, "--filter", "correct")
     master = Run.open(run).master()
     assert "Images kept" in result.stdout
-    kept, total = int(master.counts.sum()), len(load("digits").train)
-    assert f"correct: {total - kept} left out: dynamic routing gives them another class" in result.stdout
-    assert f"coefficients of iteration 3 of {kept} images, max_min, per_class" in result.stdout
+    selected, total = int(master.counts.sum()), len(load("digits").train)
+    assert f"correct: {total - selected} left out: dynamic routing gives them another class" in result.stdout
+    assert f"coefficients of iteration 3 of {selected} images, max_min, per_class" in result.stdout
     assert "observing" in result.stderr
     assert "accumulating" in result.stderr
     about = json.loads((run / "fast" / "config.json").read_text())
@@ -146,9 +143,9 @@ def test_validation_images_are_not_accumulated(images, tmp_path):
     assert trained.stdout.startswith(f"{run}\n")
     assert "validation accuracy" in trained.stdout
     assert "validation accuracy" in trained.stdout
-    found = json.loads(invoke("accumulate", run, "--json").stdout)
-    assert found["counts"] == [6, 6, 6]
-    assert found["provenance"]["part"] == "train without validation"
+    result = json.loads(invoke("accumulate", run, "--json").stdout)
+    assert result["counts"] == [6, 6, 6]
+    assert result["provenance"]["part"] == "train without validation"
 
 
 def test_former_options(run, tmp_path):
@@ -165,3 +162,24 @@ def test_former_options(run, tmp_path):
     similarity, kmeans = MasterCoefficients.load(tmp_path / "old.st").filters
     assert 0.8 in similarity["options"].values()
     assert 0.1 in kmeans["options"].values()
+
+
+def test_coefficients_of_another_iteration_in_another_file(images, tmp_path):
+    run = tmp_path / "run"
+    invoke("train", "--data", images, "--out", run, *SMALL)
+    missing = invoke("evaluate", run, code=1)
+    assert f"master.safetensors does not exist: make it with fastcaps accumulate {run}" in missing.stderr
+    first = json.loads(invoke("accumulate", run, "--iteration", 1, "--out", tmp_path / "m.st", "--json").stdout)
+    assert (first["iteration"], first["counts"]) == (1, [8, 8, 8])
+    assert not (run / "fast").exists()
+    result = json.loads(
+        invoke("evaluate", run, "--coefficients", tmp_path / "m.st", "--out", tmp_path, "--json").stdout
+    )
+    assert result["variants"]["fast"]["against_dynamic"] == result["variants"]["uniform"]["against_dynamic"]
+    (images / "train" / "sky" / "0.png").unlink()
+    changed = invoke("accumulate", run, code=1)
+    assert f"the images of photos are not those that {run} was trained with (fingerprint " in changed.stderr
+
+
+def test_a_folder_that_is_no_run():
+    assert "error: nowhere is no run: it has no run.json" in invoke("accumulate", "nowhere", code=1).stderr

@@ -9,22 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.cli.commands import invoke
 from tests.pages import needs_browser, opened
-from typer.testing import CliRunner
-
-from fastcaps.cli import app
 
 FIGURES = {
     *("architecture", "image_correlations", "class_correlations", "coefficients", "procedure", "master_matrix"),
     *("positions", "types", "master_correlations", "examples", "tuning", "confusion", "dimensions"),
     "strongest_dimensions",
 }
-
-
-def invoke(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
 
 
 def train(images: Path, out: Path, *options: str) -> Path:

@@ -10,9 +10,9 @@ from fastcaps.cli._common import command, renamed_option, renamed_value
 
 
 def app() -> typer.Typer:
-    made = typer.Typer()
+    application = typer.Typer()
 
-    @made.command()
+    @application.command()
     @command
     @renamed_option("--kept", "keep_fraction")
     @renamed_option("--network", "changes")
@@ -25,7 +25,7 @@ def app() -> typer.Typer:
     ) -> None:
         typer.echo(f"{keep_fraction} {changes} {reinit} {iteration}")
 
-    return made
+    return application
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,10 @@ def test_download_brings_files_to_the_named_folder(folder, tmp_path, monkeypatch
     from fastcaps.data import files
 
     asked = []
-    monkeypatch.setattr(files, "_download", lambda item, wanted, into, places, check: asked.append((item.name, into)))
-    monkeypatch.setattr(files, "read", lambda found: [])
+    monkeypatch.setattr(
+        files, "download_file", lambda item, wanted, into, places, check: asked.append((item.name, into))
+    )
+    monkeypatch.setattr(files, "read", lambda items: [])
     assert run("download", "cifar10").exit_code == 0
     assert run("download", "cifar10", "--data-dir", tmp_path / "new").exit_code == 0
     assert asked == [("cifar-10-binary.tar.gz", tmp_path / place / "cifar10") for place in ("cache", "new")]
@@ -102,8 +104,8 @@ def test_download_original_variants(tmp_path, monkeypatch):
         asked.append(item.name)
         check([])
 
-    monkeypatch.setattr(files, "_download", download)
-    monkeypatch.setattr(amat, "load", lambda entry, found: asked.append("verified"))
+    monkeypatch.setattr(files, "download_file", download)
+    monkeypatch.setattr(amat, "load", lambda entry, items: asked.append("verified"))
     assert run("download", "rotated_mnist", "--original").exit_code == 0
     assert asked == ["mnist_rotation_new.zip", "verified"]
     result = run("download", "mnist", "--original")

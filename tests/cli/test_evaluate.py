@@ -4,12 +4,9 @@ import json
 
 import pytest
 import torch
-from tests.cli import test_method as shared
-from tests.cli.test_method import SMALL, invoke
+from tests.cli.commands import SMALL, invoke
 
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, fold
-
-images = shared.images
 
 
 @pytest.fixture
@@ -71,9 +68,9 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
 
 
 def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
-    found = json.loads(invoke("evaluate", "mnist", "--compare", "mnist", "--limit", 20, "--json").stdout)
-    assert (found["other"]["run"], found["other"]["routing"]) == ("mnist", "dynamic")
-    assert found["variants"]["other"]["confusion"] == found["variants"]["dynamic"]["confusion"]
+    result = json.loads(invoke("evaluate", "mnist", "--compare", "mnist", "--limit", 20, "--json").stdout)
+    assert (result["other"]["run"], result["other"]["routing"]) == ("mnist", "dynamic")
+    assert result["variants"]["other"]["confusion"] == result["variants"]["dynamic"]["confusion"]
 
 
 def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):
@@ -92,3 +89,7 @@ def test_former_options(run):
     done = invoke("evaluate", run, "--against", run, "--master", run / "master.safetensors", "--limit", 3)
     assert "warning: --against is deprecated, use --compare\n" in done.stderr
     assert "warning: --master is deprecated, use --coefficients\n" in done.stderr
+
+
+def test_an_unknown_part():
+    assert "all" in invoke("evaluate", "nowhere", "--part", "all", code=2).stderr

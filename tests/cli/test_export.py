@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from tests.cli import pictures as shared
-from tests.cli.pictures import invoke
+from tests.cli.commands import invoke
 
 from fastcaps.runtime import load
 

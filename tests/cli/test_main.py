@@ -181,9 +181,9 @@ def test_of_wrong_use_the_first_process_speaks_and_the_others_wait_for_it(rank, 
     assert end.value.code == 2
     if rank:
         sys.stdout.close()
-    found = capsys.readouterr()
-    assert words in found.err
-    assert bool(found.err) == bool(words)
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert bool(printed.err) == bool(words)
     assert waited == [30] * rank
 
 
@@ -202,14 +202,14 @@ def test_demo(tmp_path, monkeypatch):
     arguments = ["demo", "--epochs", "1", "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["images"] == 360
-    assert json.loads((tmp_path / "run/evaluation.json").read_text()) == found
+    actual = json.loads(result.stdout)
+    assert actual["images"] == 360
+    assert json.loads((tmp_path / "run/evaluation.json").read_text()) == actual
     again = CliRunner().invoke(app, arguments)
     assert again.exit_code == 0, again.output
     assert "epoch" not in again.stderr  # the training was done already
     assert "of 360 answers change" in again.stdout
     page = (tmp_path / "run/report/index.html").read_text()
-    for variant in found["variants"].values():
+    for variant in actual["variants"].values():
         assert f">{variant['accuracy']:.2%}</data>" in page
     assert "http" not in page  # it opens from disk, without a network

@@ -5,34 +5,27 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from tests.cli.commands import invoke
 
 from fastcaps import CapsNetConfig, bundled
 from fastcaps.benchmark.agreement import COMPARED
 from fastcaps.benchmark.results import Benchmark
-from fastcaps.cli import app
 from fastcaps.training import Run
 
 
-def invoke(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
-
-
 def test_models_lists_what_there_is():
-    found = {entry["name"]: entry for entry in json.loads(invoke("models", "--json").stdout)}
-    assert list(found) == bundled.names()
-    for name, entry in found.items():
+    result = {entry["name"]: entry for entry in json.loads(invoke("models", "--json").stdout)}
+    assert list(result) == bundled.names()
+    for name, entry in result.items():
         about = Run.open(name).about
         assert entry["data"] == about["data"]["name"]
         assert entry["accuracy"] == about["evaluation"]
         assert entry["weights_sha256"] in (bundled.resolve(name) / "README.md").read_text()
         assert entry["bytes"] > 1e7
     said = invoke("models")
-    assert f"{found['mnist']['accuracy']['fast']:.2%}" in said.stdout
-    assert found["mnist"]["weights_sha256"][:12] in said.stdout
-    assert f"mnist: {found['mnist']['folder']}/README.md" in said.stderr
+    assert f"{result['mnist']['accuracy']['fast']:.2%}" in said.stdout
+    assert result["mnist"]["weights_sha256"][:12] in said.stdout
+    assert f"mnist: {result['mnist']['folder']}/README.md" in said.stderr
 
 
 def test_models_names_an_exported_file(tmp_path, monkeypatch):
@@ -40,7 +33,7 @@ def test_models_names_an_exported_file(tmp_path, monkeypatch):
         place = tmp_path / "mnist" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes((bundled.resolve("mnist") / name).read_bytes())
-    monkeypatch.setattr(bundled, "_FOLDER", tmp_path)
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     assert json.loads(invoke("models", "--json").stdout)[0]["onnx"] is None
     (tmp_path / "mnist" / bundled.ONNX).write_bytes(b"")
     assert str(tmp_path / "mnist" / bundled.ONNX) in invoke("models").stderr
@@ -93,8 +86,8 @@ def test_bench_compares_answers(monkeypatch, tmp_path):
     folder = tmp_path / "digits"
     invoke("train", "--data", "digits", "--out", folder, "--epochs", 1, "--threads", 1, *network)
     invoke("accumulate", folder, "--threads", 1)
-    found = json.loads(invoke("bench", folder, "--check-images", 5, "--json", "--threads", 1).stdout)
-    assert {row["engine"]: row["images"] for row in found["answers"]} == dict.fromkeys(COMPARED, 5)
+    result = json.loads(invoke("bench", folder, "--check-images", 5, "--json", "--threads", 1).stdout)
+    assert {row["engine"]: row["images"] for row in result["answers"]} == dict.fromkeys(COMPARED, 5)
     refused = invoke("bench", "--compare", 5, code=2).stderr
     assert "--compare is deprecated, use --check-images" in refused
     assert "--check-images needs a trained network: give a run, or a name such as mnist" in " ".join(refused.split())

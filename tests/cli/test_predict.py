@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from tests.cli import pictures as shared
-from tests.cli.pictures import invoke
+from tests.cli.commands import invoke
 from tests.runtime.conftest import exported, networks, small_config
 
 run = shared.run
@@ -37,16 +37,16 @@ def pictures(run, tmp_path):
 
 
 def test_predict_names_what_it_sees(file, pictures):
-    found = json.loads(invoke("predict", file, pictures, "--json", "--threads", 1).stdout)
-    assert len(found["images"]) == 9
-    assert found["failed"] == []
-    by_name = {entry["image"].rpartition("/")[2]: entry for entry in found["images"]}
+    result = json.loads(invoke("predict", file, pictures, "--json", "--threads", 1).stdout)
+    assert len(result["images"]) == 9
+    assert result["failed"] == []
+    by_name = {entry["image"].rpartition("/")[2]: entry for entry in result["images"]}
     for name in ("left", "middle", "right"):
         assert by_name[f"{name}.png"]["fast"]["class"] == name
         assert by_name[f"{name}-dark.png"]["fast"] == by_name[f"{name}.png"]["fast"]
         assert by_name[f"{name}-large.jpg"]["fast"]["class"] == name
         assert [by_name[f"{name}{end}"]["inverted"] for end in (".png", "-dark.png", "-large.jpg")] == [0, 1, 0]
-    for entry in found["images"]:
+    for entry in result["images"]:
         assert 0 <= entry["fast"]["runner_up_length"] <= entry["fast"]["length"] <= 1
         assert entry["fast"]["runner_up"] != entry["fast"]["class"]
 
@@ -58,9 +58,9 @@ def test_predict_prints_lines(file, pictures):
     assert (first[0], first[1], first[-1]) == (str(pictures / "left.png"), "left", "no")
     assert (second[1], second[-1]) == ("right", "yes")
     assert "1 of 2 pictures were inverted (their edge is unlike the training images'; --invert no leaves" in said.stderr
-    kept = invoke("predict", file, pictures / "right-dark.png", "--invert", "no", "--threads", 1)
-    assert kept.stdout.splitlines()[1].endswith("no")
-    assert "inverted" not in kept.stderr
+    upright = invoke("predict", file, pictures / "right-dark.png", "--invert", "no", "--threads", 1)
+    assert upright.stdout.splitlines()[1].endswith("no")
+    assert "inverted" not in upright.stderr
     turned = invoke("predict", file, pictures / "right.png", "--invert", "yes", "--threads", 1)
     assert "1 of 1 pictures were inverted (--invert yes)" in turned.stderr
 
@@ -71,9 +71,9 @@ def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_pat
     (tmp_path / "empty").mkdir()
     arguments = [pictures, tmp_path / "none.png", tmp_path / "empty"]
     result = invoke("predict", file, *arguments, "--json", "--threads", 1, code=1)
-    found = json.loads(result.stdout)
-    assert len(found["images"]) == 9
-    errors = [entry["error"] for entry in found["failed"]]
+    actual = json.loads(result.stdout)
+    assert len(actual["images"]) == 9
+    errors = [entry["error"] for entry in actual["failed"]]
     assert errors[0] == f"{tmp_path / 'empty'} has no images in it"
     assert errors[1].startswith(f"{pictures / 'broken.png'} can't be decoded as an image (")
     assert errors[2] == f"{tmp_path / 'none.png'} does not exist"
@@ -83,18 +83,18 @@ def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_pat
 
 
 def test_standard_input(file, pictures):
-    given = (pictures / "middle.png").read_bytes()
-    found = json.loads(invoke("predict", file, "-", "--json", "--threads", 1, given=given).stdout)
-    assert [(entry["image"], entry["fast"]["class"]) for entry in found["images"]] == [("standard input", "middle")]
-    refused = invoke("predict", file, "-", "--threads", 1, code=1, given=b"no picture")
+    picture = (pictures / "middle.png").read_bytes()
+    result = json.loads(invoke("predict", file, "-", "--json", "--threads", 1, stdin=picture).stdout)
+    assert [(entry["image"], entry["fast"]["class"]) for entry in result["images"]] == [("standard input", "middle")]
+    refused = invoke("predict", file, "-", "--threads", 1, code=1, stdin=b"no picture")
     assert "error: standard input can't be decoded as an image (no known image format)" in refused.stderr
 
 
 def test_a_run_routes_both_ways(run, file, pictures):
     options = ["--routing", "both", "--invert", "no", "--threads", 1, "--json"]
-    found = json.loads(invoke("predict", run, pictures / "left.png", *options).stdout)
-    assert found["routing"] == ["fast", "dynamic"]
-    (entry,) = found["images"]
+    result = json.loads(invoke("predict", run, pictures / "left.png", *options).stdout)
+    assert result["routing"] == ["fast", "dynamic"]
+    (entry,) = result["images"]
     assert entry["dynamic"]["class"] == entry["fast"]["class"] == "left"
     options = ["--threads", 1, "--json"]
     from_file = json.loads(invoke("predict", file, pictures / "left.png", *options).stdout)["images"][0]
@@ -107,9 +107,9 @@ def test_a_network_that_comes_with_fastcaps(tmp_path):
     digit = np.zeros((28, 28), np.uint8)
     digit[4:24, 13:16] = 255
     Image.fromarray(255 - digit).save(tmp_path / "one.png")
-    found = json.loads(invoke("predict", "mnist", tmp_path / "one.png", "--json", "--threads", 1).stdout)
-    assert found["images"][0]["inverted"]
-    assert found["images"][0]["fast"]["class"] == "1"
+    result = json.loads(invoke("predict", "mnist", tmp_path / "one.png", "--json", "--threads", 1).stdout)
+    assert result["images"][0]["inverted"]
+    assert result["images"][0]["fast"]["class"] == "1"
 
 
 def test_refusals(file, pictures, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.commands import invoke
 from tests.data import tiny
 from tests.pages import needs_browser, opened
 from tests.reproduction.conftest import values
@@ -20,12 +21,6 @@ from fastcaps.workflows import reproduction
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL: dict[str, Any] = {"stem_channels": 8, "capsule_types": 2, "decoder": (8,)}
-
-
-def invoke(*arguments, code=0):
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 def network(cell: Cell) -> CapsNetConfig:
@@ -59,20 +54,20 @@ def test_a_run_leaves_its_file_and_is_not_done_again(small, monkeypatch):
     assert "mnist-max_min-0: run 1 of 1\n" in first.stderr
     assert "next: fastcaps reproduce --report" in first.stderr
     file = small / "results" / "mnist-max_min-0.json"
-    found = json.loads(file.read_text())
-    assert found["settings"]["epochs"] == 2
-    assert found["command"] == (
+    result = json.loads(file.read_text())
+    assert result["settings"]["epochs"] == 2
+    assert result["command"] == (
         "fastcaps reproduce --data mnist --normalization max_min --seeds 0, --epochs 2 --test-every 1 --fast-every 1"
     )
-    assert found["evaluation"]["command"] == found["command"]
-    assert found["data"]["provenance"]["kind"] == "original"
-    assert set(found["evaluation"]["variants"]) == {"dynamic", "fast", "uniform", "ceiling"}
-    assert {"seconds", "versions", "machine", "threads", "state"} <= set(found)
+    assert result["evaluation"]["command"] == result["command"]
+    assert result["data"]["provenance"]["kind"] == "original"
+    assert set(result["evaluation"]["variants"]) == {"dynamic", "fast", "uniform", "ceiling"}
+    assert {"seconds", "versions", "machine", "threads", "state"} <= set(result)
     # The last epoch's weights are the network's, so both must find the same.
-    last = found["metrics"][-1]
-    assert last["test_accuracy"] == found["evaluation"]["variants"]["dynamic"]["accuracy"]
-    assert last["fast_test_accuracy"] == found["evaluation"]["variants"]["fast"]["accuracy"]
-    assert ["fast_test_accuracy" in row for row in found["metrics"]] == [True, True]
+    last = result["metrics"][-1]
+    assert last["test_accuracy"] == result["evaluation"]["variants"]["dynamic"]["accuracy"]
+    assert last["fast_test_accuracy"] == result["evaluation"]["variants"]["fast"]["accuracy"]
+    assert ["fast_test_accuracy" in row for row in result["metrics"]] == [True, True]
     before = file.stat().st_mtime_ns
     monkeypatch.setattr(Trainer, "fit", lambda *_, **__: pytest.fail("it was trained again"))
     again = json.loads(invoke(*MNIST, "--json").stdout)
@@ -103,9 +98,9 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
     invoke(*MNIST, "--epochs", 3, "--runs", "others", "--results", "others")
     name = "mnist-max_min-0"
     assert weights(small / "runs" / "reproduce" / name) == weights(small / "others" / name)
-    found = finished(small / "results")[Cell("mnist", "max_min", 0)]
-    assert found.settings.epochs == 3
-    assert [epoch.fast_test_accuracy is not None for epoch in found.metrics] == [False, True, True]
+    results = finished(small / "results")[Cell("mnist", "max_min", 0)]
+    assert results.settings.epochs == 3
+    assert [epoch.fast_test_accuracy is not None for epoch in results.metrics] == [False, True, True]
 
 
 @pytest.mark.slow
@@ -159,9 +154,9 @@ def test_shards_share_the_work_and_the_report_merges(small):
 def test_a_large_test_set_is_looked_at_seldom(small):
     assert SETS["rotated_mnist"].test == reproduction._LARGE
     invoke("reproduce", "--data", "rotated_mnist", "--normalization", "max_min", "--epochs", 2, "--threads", 1)
-    found = finished(small / "results")[Cell("rotated_mnist", "max_min", 0)]
-    assert found.all_settings["test_every"] == 10
-    assert [epoch.test_accuracy is not None for epoch in found.metrics] == [False, True]
+    results = finished(small / "results")[Cell("rotated_mnist", "max_min", 0)]
+    assert results.all_settings["test_every"] == 10
+    assert [epoch.test_accuracy is not None for epoch in results.metrics] == [False, True]
 
 
 def test_one_that_fails_is_named_and_the_others_go_on(small):
@@ -169,9 +164,9 @@ def test_one_that_fails_is_named_and_the_others_go_on(small):
     write(small, Cell("mnist", "softmax", 0))
     done = invoke("reproduce", "--data", "mnist", "--epochs", 3, "--threads", 1, "--json", code=1)
     assert "error: mnist-max_min-0: " in done.stderr
-    found = json.loads(done.stdout)
-    assert list(found["failed"]) == ["mnist-max_min-0"]
-    assert [entry["run"] for entry in found["runs"]] == ["mnist-softmax-0"]
+    result = json.loads(done.stdout)
+    assert list(result["failed"]) == ["mnist-max_min-0"]
+    assert [entry["run"] for entry in result["runs"]] == ["mnist-softmax-0"]
 
 
 def test_a_lack_of_memory_is_no_reason_to_lose_the_others(small, monkeypatch):
@@ -306,12 +301,12 @@ def test_a_place_for_the_table_must_be_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_in_a_real_browser(tmp_path, width, scheme):
     invoke("reproduce", "--report", "--results", ROOT / "results", "--out", tmp_path, "--readme", copied(tmp_path))
-    found = finished(ROOT / "results")
+    results = finished(ROOT / "results")
     with opened(tmp_path / "report.html", width, scheme) as page:
         tables = page.eval_on_selector_all("table", "all => all.map(t => t.querySelectorAll('tbody tr').length)")
-        made = page.eval_on_selector_all("dt", "all => all.map(d => d.textContent)")
-    assert tables == [4, 4, 4, 4, 4, len(found), len(losses_table(found).rows)]
-    assert made == sorted(cell.name for cell in found)
+        names = page.eval_on_selector_all("dt", "all => all.map(d => d.textContent)")
+    assert tables == [4, 4, 4, 4, 4, len(results), len(losses_table(results).rows)]
+    assert names == sorted(cell.name for cell in results)
 
 
 def copied(folder):

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
-from tests.cli.test_method import invoke
+from tests.cli.commands import invoke
 from tests.ranks import Child, torchrun
 
 from fastcaps import MasterCoefficients

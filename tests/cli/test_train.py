@@ -1,12 +1,14 @@
 """`fastcaps train`: options from fields, groups in the help, config files, former options."""
 
 import json
+import signal
 import tomllib
 from typing import Any
 
 import pytest
 import safetensors.torch
-from tests.cli.test_method import invoke
+from tests.cli.commands import SMALL, invoke
+from tests.ranks import command
 
 from fastcaps.cli._options import in_words_of_options
 
@@ -111,3 +113,65 @@ def test_errors_speak_of_options(argument, option):
         "data_dir",
     ]
     assert in_words_of_options(argument, {name: f"--{name.replace('_', '-')}" for name in names}) == option
+
+
+def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
+    run = tmp_path / "run"
+    invoke("train", "--data", images, "--out", run, *SMALL)
+    refused = invoke("train", "--data", images, "--out", run, *SMALL, code=1)
+    assert f"error: {run} holds a run already: pass --resume to continue it, or choose another folder" in refused.stderr
+    done = json.loads(invoke("train", "--data", images, "--out", run, "--resume", "--json", *SMALL).stdout)
+    assert len(done["history"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--data", "nothing", "--out", "x"], "mnist"),
+        (["train", "--data", "digits", "--out", "x", "--device", "meta"], "device 'meta' can't be used here"),
+        (["train", "--data", "digits", "--out", "x", "--seed", "99999999999999999999"], "seed is 9999999999999999999"),
+        (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "is 1.7, expected a fraction below 1, or"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "inf"], "validation is inf, expected a fraction"),
+        (
+            ["train", "--data", "digits", "--out", "x", "--set", "stem_channels=1000000000000"],
+            "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch",
+        ),
+        (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "device 'gpu' can't be used here"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments, code=1)
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--data", "digits", "--out", "x", "--size", "40"], "--size 40: expected height and width such"),
+        (["train", "--data", "digits", "--out", "x", "--normalization", "max"], "normalization is 'max', expected one"),
+        (["train", "--data", "digits", "--out", "x", "--set", "stem"], "--set stem: expected name=value"),
+        (["train", "--data", "digits", "--out", "x", "--set", "height=8"], "--set height=8: expected name=val"),
+        (["train", "--data", "digits", "--out", "x", "--convolution", "fast"], "fast"),
+        (["train", "--data", "digits"], "--out"),
+    ],
+)
+def test_wrong_use_ends_with_2(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in invoke(*arguments, code=2).stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_exits_with_130(images, tmp_path):
+    process = command("train", "--data", images, "--out", tmp_path / "run", *SMALL, "--epochs", 100000)
+    process.wait_until((tmp_path / "run" / "metrics.jsonl").exists)
+    process.send_signal(signal.SIGINT)
+    code, _, err = process.wait()
+    assert code == 130
+    assert err.splitlines()[-1] == "interrupted"
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()

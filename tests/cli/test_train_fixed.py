@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from tests.cli.test_method import SMALL, images, invoke  # noqa: F401 (a fixture)
+from tests.cli.commands import SMALL, invoke
 
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients
 from fastcaps.nn.pretrained import weights_hash
@@ -14,7 +14,7 @@ GO_ON = ["--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
 
 @pytest.fixture
-def run(images, tmp_path):  # noqa: F811
+def run(images, tmp_path):
     """A run that holds out six images, with its coefficients."""
     folder = tmp_path / "run"
     invoke("train", "--data", images, "--out", folder, "--validation", 6, *SMALL)
@@ -32,22 +32,22 @@ def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
     assert about["data"]["validation"] == 6
     assert (about["settings"]["learning_rate"], about["settings"]["warmup"]) == (2e-4, 0)
     assert about["master"]["counts"] == [6, 6, 6]
-    kept = MasterCoefficients.load(out / "master.safetensors")
-    assert (kept.values == MasterCoefficients.load(master).values).all()
-    found = json.loads(invoke("evaluate", out, "--json", "--result", tmp_path / "one.json").stdout)
+    stored = MasterCoefficients.load(out / "master.safetensors")
+    assert (stored.values == MasterCoefficients.load(master).values).all()
+    actual = json.loads(invoke("evaluate", out, "--json", "--result", tmp_path / "one.json").stdout)
     result = json.loads((tmp_path / "one.json").read_text())
-    assert result["evaluation"]["variants"] == found["variants"]
+    assert result["evaluation"]["variants"] == actual["variants"]
     assert (result["init"], len(result["metrics"]), result["machine"]["cores"] > 0) == (about["init"], 2, True)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["validation_accuracy"])
-    assert found["variants"]["fast"]["accuracy"] == best["test_accuracy"]
-    assert set(found["variants"]) == {"dynamic", "fast", "uniform"}  # the containers are of other weights
+    assert actual["variants"]["fast"]["accuracy"] == best["test_accuracy"]
+    assert set(actual["variants"]) == {"dynamic", "fast", "uniform"}  # the containers are of other weights
     held_out = json.loads(invoke("evaluate", out, "--part", "validation", "--json").stdout)
     assert held_out["images"] == 6
     assert held_out["variants"]["fast"]["accuracy"] == best["validation_accuracy"]
     assert rows[-1]["loss"] < json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["loss"]
     batch = torch.rand(2, 3, 40, 32)
-    expected = CapsNet.from_pretrained(out)(batch, fixed=kept.values).lengths
+    expected = CapsNet.from_pretrained(out)(batch, fixed=stored.values).lengths
     torch.testing.assert_close(FastCapsNet.from_pretrained(out / "fast")(batch).lengths, expected)
     refused = invoke("accumulate", out, code=1)
     assert f"{out} was trained with fixed coefficients, which {out}/master.safetensors holds" in refused.stderr
@@ -69,21 +69,21 @@ def test_refitting_the_routing_layer(run, tmp_path):
     counts = re.search(rf"{run} with dynamic routing \((.*?) points, \+(\d+) −(\d+) answers", shown.stdout)
     assert counts is not None
     assert not (out / "evaluation.json").exists()
-    found = json.loads(invoke("evaluate", out, "--compare", run, "--json").stdout)
+    result = json.loads(invoke("evaluate", out, "--compare", run, "--json").stdout)
     weights = weights_hash(CapsNet.from_pretrained(run))
-    assert found["other"] == {"run": str(run), "routing": "dynamic", "weights": weights}
-    against = found["variants"]["fast"]["against_other"]
+    assert result["other"] == {"run": str(run), "routing": "dynamic", "weights": weights}
+    against = result["variants"]["fast"]["against_other"]
     assert [int(count) for count in counts.groups()[1:]] == [against["gained"], against["lost"]]
-    right = {name: variant["correct"] for name, variant in found["variants"].items()}
+    right = {name: variant["correct"] for name, variant in result["variants"].items()}
     assert against["gained"] - against["lost"] == right["fast"] - right["other"]
     backwards = json.loads(invoke("evaluate", run, "--compare", out, "--json").stdout)
     assert backwards["other"]["routing"] == "fast"  # as it was trained
-    assert backwards["variants"]["other"]["confusion"] == found["variants"]["fast"]["confusion"]
+    assert backwards["variants"]["other"]["confusion"] == result["variants"]["fast"]["confusion"]
     invoke("evaluate", out, "--compare", run, "--out", out)
     invoke("analyze", out, "--out", tmp_path / "report")
     assert "another run's network, as it was trained" in (tmp_path / "report" / "index.html").read_text()
     alone = json.loads(invoke("evaluate", run, "--json").stdout)
-    assert found["variants"]["other"]["confusion"] == alone["variants"]["dynamic"]["confusion"]
+    assert result["variants"]["other"]["confusion"] == alone["variants"]["dynamic"]["confusion"]
     # What goes on from it learns by the same loss, all of it.
     invoke("train", "--init", out, "--out", tmp_path / "more", *GO_ON)
     settings = json.loads((tmp_path / "more" / "run.json").read_text())["settings"]
@@ -101,11 +101,11 @@ def test_going_on_dynamically_is_the_control(run, tmp_path):
     assert abs(rows[0]["loss"] - last["loss"]) < abs(rows[0]["loss"] - first["loss"])
 
 
-def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_path):  # noqa: F811
+def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_path):
     invoke("train", "--data", images, "--coefficients", "uniform", "--out", tmp_path / "ones", *SMALL)
     assert (MasterCoefficients.load(tmp_path / "ones" / "master.safetensors").values == 1).all()
-    found = json.loads(invoke("evaluate", tmp_path / "ones", "--json").stdout)
-    assert found["variants"]["fast"]["confusion"] == found["variants"]["uniform"]["confusion"]
+    result = json.loads(invoke("evaluate", tmp_path / "ones", "--json").stdout)
+    assert result["variants"]["fast"]["confusion"] == result["variants"]["uniform"]["confusion"]
     options = ["--dynamic-epochs", 1, "--dynamic-fraction", 0.5, "--refresh-every", 1, "--reinit"]
     done = invoke("train", "--data", images, "--out", tmp_path / "both", *options, *SMALL, "--epochs", 3, "--json")
     assert [row["routing"] for row in json.loads(done.stdout)["history"]] == ["dynamic", "fixed", "fixed"]
@@ -114,7 +114,7 @@ def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_
     assert (settings["dynamic_epochs"], settings["dynamic_fraction"], settings["reinit"]) == (1, 0.5, True)
 
 
-def test_images_held_out_once_stay_held_out(run, images, tmp_path):  # noqa: F811
+def test_images_held_out_once_stay_held_out(run, images, tmp_path):
     out = tmp_path / "x"
     for options, words in (
         (["--seed", 1], "with 6 images held out by seed 1"),

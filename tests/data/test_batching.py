@@ -157,8 +157,8 @@ def test_an_error_in_the_background_comes_where_its_batch_would():
             raise ValueError("image 7 can't be decoded")
         return torch.zeros(len(places), 1, 6, 6, dtype=torch.uint8)
 
-    found = batches(Split(torch.arange(10), read, streams=True), 3, view=SHIFT.test_view)
-    next(found)
-    next(found)
+    iterator = batches(Split(torch.arange(10), read, streams=True), 3, view=SHIFT.test_view)
+    next(iterator)
+    next(iterator)
     with pytest.raises(ValueError, match="image 7 can't be decoded"):
-        next(found)
+        next(iterator)

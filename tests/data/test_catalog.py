@@ -94,9 +94,9 @@ def test_the_original_is_brought_and_verified_once(home, cache, tmp_path, monkey
     calls = []
     parse = amat.load
 
-    def counted(entry, found):
-        calls.append(found[0].path)
-        return parse(entry, found)
+    def counted(entry, files):
+        calls.append(files[0].path)
+        return parse(entry, files)
 
     monkeypatch.setattr(amat, "load", counted)
     [state] = download("rotated_mnist", data_dir=tmp_path / "new", original=True).sets

@@ -57,9 +57,9 @@ def test_looked_for_in_the_named_folder_then_the_data_folder_then_the_cache(tmp_
         (place / "some_set" / "file.bin").write_bytes(CONTENT)
         mine.mkdir(exist_ok=True)
         shared.mkdir(exist_ok=True)
-        [found] = tiny.located(wanted(), *files.roots(mine))
-        where.append(found.path)
-        assert files.read([found]) == [CONTENT]
+        [file] = tiny.located(wanted(), *files.roots(mine))
+        where.append(file.path)
+        assert files.read([file]) == [CONTENT]
     assert where == [place / "some_set" / "file.bin" for place in (cache, shared, mine)]
 
 
@@ -82,18 +82,18 @@ def test_a_checksum_that_does_not_match(tmp_path, unpacked):
     (tmp_path / "some_set").mkdir()
     (tmp_path / "some_set" / name).write_bytes(b"other")
     file = File("file.gz", "0" * 64, "file", "1" * 64)
-    found = tiny.located(Files("some_set", (file,)), tmp_path)
+    actual = tiny.located(Files("some_set", (file,)), tmp_path)
     expected = ("1" if unpacked else "0") * 64
     message = rf"{name} has SHA-256 {tiny.sha256(b'other')}, expected {expected}: it is damaged or another file"
     with pytest.raises(ValueError, match=message):
-        files.read(found)
+        files.read(actual)
 
 
 def test_download_says_what_it_does(home, cache, capsys):
     url = f"{home}/good/file.bin"
-    [found] = fetch(wanted(url), cache)
-    assert found.path == cache / "some_set" / "file.bin"
-    assert found.path.read_bytes() == CONTENT
+    [file] = fetch(wanted(url), cache)
+    assert file.path == cache / "some_set" / "file.bin"
+    assert file.path.read_bytes() == CONTENT
     assert capsys.readouterr().err == f"file.bin: downloading from {url}\nfile.bin: 512,000 bytes\n"
     fetch(wanted(url), cache)  # not again
     assert capsys.readouterr().err == ""
@@ -115,9 +115,9 @@ def test_download_shows_a_bar_on_a_terminal(home, cache, monkeypatch):
 
 @pytest.mark.parametrize("how", ["wrong", "broken", "missing"])
 def test_the_second_home_is_tried_when_the_first_fails(home, cache, how):
-    [found] = fetch(wanted(f"{home}/{how}/file.bin", f"{home}/good/file.bin"), cache)
-    assert files.read([found]) == [CONTENT]
-    assert [path.name for path in found.path.parent.iterdir()] == ["file.bin"]
+    [file] = fetch(wanted(f"{home}/{how}/file.bin", f"{home}/good/file.bin"), cache)
+    assert files.read([file]) == [CONTENT]
+    assert [path.name for path in file.path.parent.iterdir()] == ["file.bin"]
 
 
 def test_one_error_when_all_homes_fail(home, cache, monkeypatch, tmp_path):
@@ -198,23 +198,23 @@ def test_a_full_disk_is_no_failed_home(home, cache, monkeypatch):
     assert not (cache / "some_set").exists()
 
 
-def _no_good(found):
-    raise ValueError(f"{found[0].title} is no good: it is damaged; delete it and download it again")
+def _no_good(items):
+    raise ValueError(f"{items[0].title} is no good: it is damaged; delete it and download it again")
 
 
 def test_what_has_no_published_hash_gets_its_name_only_when_its_form_is_right(home, cache):
     seen = []
 
-    def check(found):
-        seen.append([(item.file.name, item.path.read_bytes() == CONTENT, item.packed) for item in found])
-        assert not (cache / "some_set" / found[0].file.name).exists()
+    def check(file):
+        seen.append([(item.file.name, item.path.read_bytes() == CONTENT, item.packed) for item in file])
+        assert not (cache / "some_set" / file[0].file.name).exists()
         if len(seen) == 1:
-            _no_good(found)
+            _no_good(file)
 
     urls = f"{home}/first/file.bin", f"{home}/second/file.bin"
     plain = Files("some_set", (File("file.bin", urls=urls),))
-    [found] = files.fetch(plain, files.roots(), cache, check)  # the second home's
-    assert found.path.read_bytes() == CONTENT
+    [file] = files.fetch(plain, files.roots(), cache, check)  # the second home's
+    assert file.path.read_bytes() == CONTENT
     assert seen == [[("file.bin", True, False)]] * 2
 
     archive = Archive("all.zip", "all", urls=urls[:1])
@@ -228,8 +228,8 @@ def test_what_has_no_published_hash_gets_its_name_only_when_its_form_is_right(ho
 
 
 def test_what_has_a_published_hash_needs_no_other_check(home, cache):
-    [found] = files.fetch(wanted(f"{home}/good/file.bin"), files.roots(), cache, _no_good)
-    assert found.path.read_bytes() == CONTENT
+    [file] = files.fetch(wanted(f"{home}/good/file.bin"), files.roots(), cache, _no_good)
+    assert file.path.read_bytes() == CONTENT
 
 
 def test_no_home_is_known(cache):
@@ -239,8 +239,8 @@ def test_no_home_is_known(cache):
 
 def test_an_archive_is_downloaded_whole(home, cache):
     archive = Archive("all.bin", "all", f"sha256:{tiny.sha256(CONTENT)}", urls=(f"{home}/good/all.bin",))
-    found = fetch(Files("some_set", (File("a"), File("b")), archive), cache)
-    assert [(item.file.name, item.path, item.packed) for item in found] == [
+    file = fetch(Files("some_set", (File("a"), File("b")), archive), cache)
+    assert [(item.file.name, item.path, item.packed) for item in file] == [
         (name, cache / "some_set" / "all.bin", True) for name in "ab"
     ]
     broken = dataclasses.replace(archive, name="b.bin", digest="md5:" + "0" * 32)

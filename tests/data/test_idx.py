@@ -119,6 +119,6 @@ def test_files_that_do_not_belong_together(tmp_path, images, labels, message):
     contents = [gzip.compress(content) for content in contents]
     entry = tiny.with_hashes(SETS["mnist"], contents)
     tiny.write(tmp_path, entry, contents)
-    found = tiny.located(entry.files, tmp_path)
+    file = tiny.located(entry.files, tmp_path)
     with pytest.raises(ValueError, match=message):
-        idx.load(entry, found)
+        idx.load(entry, file)

@@ -38,7 +38,7 @@ def test_made_once_and_the_same_every_time(mnist, monkeypatch, cache, name):
     written = images.read_bytes()
 
     with monkeypatch.context() as patch:
-        patch.setattr(variants, "_drawn", None)  # not made again
+        patch.setattr(variants, "draw_images", None)  # not made again
         second = load(name, data_dir=mnist)
     images.unlink()
     document.unlink()
@@ -112,7 +112,7 @@ def test_backgrounds_are_the_brighter_of_digit_and_patch(mnist, tmp_path, monkey
     photographs = tmp_path / "photographs"
     _photograph(photographs / "a.png", 1)
     _photograph(photographs / "deep" / "b.png", 2, (100, 40))
-    monkeypatch.setattr(variants, "_TEXTURE", 0)
+    monkeypatch.setattr(variants, "LEAST_DEVIATION", 0)
     data = load("background_mnist", data_dir=mnist, photographs=photographs)
     assert set(data.provenance["recipe"]["photographs"]) == {"a.png", "deep/b.png"}
     halves = []
@@ -123,7 +123,7 @@ def test_backgrounds_are_the_brighter_of_digit_and_patch(mnist, tmp_path, monkey
     random = np.random.default_rng(0)
     (train, train_labels), (test, test_labels) = tiny.digit_images(60), tiny.digit_images(20, 1)
     whole = (train[:, None], train_labels), (test[:, None], test_labels)
-    drawn = variants._drawn(SETS["background_mnist"], whole, random)
+    drawn = variants.draw_images(SETS["background_mnist"], whole, random)
     for half, split in enumerate((data.train, data.test)):
         windows = [
             np.lib.stride_tricks.sliding_window_view(photograph[half], (28, 28)).reshape(-1, 28, 28)
@@ -152,8 +152,8 @@ def test_texture_is_the_standard_deviation():
     region = np.random.default_rng(0).integers(0, 100, (40, 50)).astype(np.uint8)
     region[:, 25:] //= 4
     windows = np.lib.stride_tricks.sliding_window_view(region, (28, 28))
-    textured = variants._textured(region, (28, 28))
-    assert (textured == (windows.std((2, 3)) >= variants._TEXTURE)).all()
+    textured = variants.has_texture(region, (28, 28))
+    assert (textured == (windows.std((2, 3)) >= variants.LEAST_DEVIATION)).all()
     assert 0 < textured.mean() < 1
 
 

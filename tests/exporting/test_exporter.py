@@ -23,12 +23,12 @@ from fastcaps.runtime import load
 def test_the_file_answers_as_the_network_does(routing, precision, tmp_path):
     network = networks(small_config(channels=3, standardize=True))[routing]
     path = exported(network, tmp_path / "new" / "m.onnx", precision=precision, max_drop=100)
-    found = load(path, threads=1)
+    actual = load(path, threads=1)
     images = some_images(network.config, 33)
     lengths = network(images).lengths.numpy()
     tolerance = 1e-5 if precision == "float32" else 0.1
-    np.testing.assert_allclose(found(images.numpy()).lengths, lengths, atol=tolerance)
-    assert (found.routing, found.precision) == (routing, precision)
+    np.testing.assert_allclose(actual(images.numpy()).lengths, lengths, atol=tolerance)
+    assert (actual.routing, actual.precision) == (routing, precision)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -147,9 +147,9 @@ def test_every_engine_gives_the_same_answers_on_real_images(tmp_path):
         network.primary.convolution = "direct"
         expected = network(images).lengths.numpy()
         alone = {}
-        found = {}
+        actual = {}
         network.primary.convolution = "winograd"
-        found["winograd"] = network(images).lengths.numpy()
+        actual["winograd"] = network(images).lengths.numpy()
         alone["winograd"] = network(images[5:6]).lengths.numpy()
         network.primary.convolution = "auto"
         alone["auto"] = network(images[5:6]).lengths.numpy()
@@ -157,9 +157,9 @@ def test_every_engine_gives_the_same_answers_on_real_images(tmp_path):
             path = tmp_path / f"{name}-{precision}.onnx"
             export(network, path, tests=[(images, labels)], precision=precision, calibration=[training])
             predictor = load(path)
-            found[precision] = predictor(images.numpy()).lengths
+            actual[precision] = predictor(images.numpy()).lengths
             alone[precision] = predictor(images[5:6].numpy()).lengths
-        for engine, lengths in found.items():
+        for engine, lengths in actual.items():
             largest = np.abs(lengths - expected).max()
             changed = int((lengths.argmax(1) != expected.argmax(1)).sum())
             print(
@@ -168,7 +168,7 @@ def test_every_engine_gives_the_same_answers_on_real_images(tmp_path):
             assert largest <= (0.1 if engine == "int8" else 1e-3)
             assert changed <= (2 if engine == "int8" else 0)
         for engine, lengths in alone.items():
-            np.testing.assert_allclose(lengths[0], found.get(engine, expected)[5], atol=1e-3)
+            np.testing.assert_allclose(lengths[0], actual.get(engine, expected)[5], atol=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

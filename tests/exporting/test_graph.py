@@ -92,8 +92,8 @@ def test_int8_rounds_what_it_says_and_nothing_else(config, routing):
         different += not np.allclose(capsules[k], expected, atol=2e-4)
     # What lies in the middle between two steps may be rounded to either.
     assert different <= 1
-    kept = {tensor.name: tensor for tensor in model.graph.initializer}
-    assert kept["primary_weight_bytes"].data_type == onnx.TensorProto.INT8
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    assert tensors["primary_weight_bytes"].data_type == onnx.TensorProto.INT8
 
 
 def test_a_channel_of_next_to_no_weights_keeps_its_bias(fast):
@@ -124,14 +124,14 @@ def test_what_doesnt_fit_into_a_file_is_refused(fast, monkeypatch):
 
 @pytest.mark.parametrize(("value", "dtype"), [([1, 2], np.float32), ([[1], [3]], np.float32), ([1, 3], np.int32)])
 def test_a_constant_of_another_value_shape_or_type_needs_another_name(value, dtype):
-    made = graph.Graph()
-    assert made.constant("steps", [1, 3]) == made.constant("steps", np.array([1.0, 3.0])) == "steps"
+    builder = graph.Graph()
+    assert builder.constant("steps", [1, 3]) == builder.constant("steps", np.array([1.0, 3.0])) == "steps"
     with pytest.raises(ValueError, match="the graph has a constant 'steps' of another value: choose another name"):
-        made.constant("steps", value, dtype)
+        builder.constant("steps", value, dtype)
 
 
 def test_constants_of_the_same_bytes_and_another_type_clash():
-    made = graph.Graph()
-    made.constant("zero", 0, np.float32)
+    builder = graph.Graph()
+    builder.constant("zero", 0, np.float32)
     with pytest.raises(ValueError, match="the graph has a constant 'zero' of another value"):
-        made.constant("zero", 0, np.int32)
+        builder.constant("zero", 0, np.int32)

@@ -18,26 +18,26 @@ rows = hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=
 
 @given(rows)
 def test_squash_is_equation_1(vectors):
-    found = F.squash(torch.from_numpy(vectors))
-    for one, vector in zip(found, vectors, strict=True):
+    actual = F.squash(torch.from_numpy(vectors))
+    for one, vector in zip(actual, vectors, strict=True):
         np.testing.assert_allclose(one, reference.squash(vector), rtol=1e-12, atol=1e-300)
-    assert (torch.linalg.vector_norm(found, dim=-1) < 1).all()
+    assert (torch.linalg.vector_norm(actual, dim=-1) < 1).all()
 
 
 @given(rows, st.sampled_from([(0.0, 1.0), (0.1, 0.7), (-2.0, 5.0)]))
 def test_max_min_is_equation_2(logits, bounds):
-    found = F.MaxMin(*bounds)(torch.from_numpy(logits))
-    for one, row in zip(found, logits, strict=True):
+    actual = F.MaxMin(*bounds)(torch.from_numpy(logits))
+    for one, row in zip(actual, logits, strict=True):
         np.testing.assert_allclose(one, reference.max_min(row, *bounds), rtol=1e-9, atol=1e-12)
-    assert found.min() >= bounds[0]
-    assert found.max() <= bounds[1]
+    assert actual.min() >= bounds[0]
+    assert actual.max() <= bounds[1]
 
 
 def test_a_constant_row_gives_the_upper_bound_and_no_gradient():
     logits = torch.tensor([[2.0, 2.0, 2.0], [0.0, 1.0, 0.5]], requires_grad=True)
-    found = F.MaxMin(0.2, 0.8)(logits)
-    torch.testing.assert_close(found, torch.tensor([[0.8, 0.8, 0.8], [0.2, 0.8, 0.5]]))
-    (found * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    actual = F.MaxMin(0.2, 0.8)(logits)
+    torch.testing.assert_close(actual, torch.tensor([[0.8, 0.8, 0.8], [0.2, 0.8, 0.5]]))
+    (actual * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert logits.grad is not None
     assert (logits.grad[0] == 0).all()
     assert (logits.grad[1] != 0).any()
@@ -53,8 +53,8 @@ def test_leaky_softmax_has_one_more_logit_that_is_zero(logits):
 
 @given(rows)
 def test_softmax_is_over_the_classes(logits):
-    found = F.Softmax()(torch.from_numpy(logits))
-    for one, row in zip(found, logits, strict=True):
+    actual = F.Softmax()(torch.from_numpy(logits))
+    for one, row in zip(actual, logits, strict=True):
         np.testing.assert_allclose(one, reference.softmax(row), rtol=1e-9, atol=1e-300)
 
 
@@ -92,6 +92,6 @@ def test_zero_is_squashed_to_zero_forward_and_backward(dtype):
 @pytest.mark.parametrize("normalization", ["max_min", "softmax", "leaky_softmax"])
 def test_what_is_not_a_number_stays_so(normalization):
     logits = torch.tensor([[torch.nan, 1.0, 2.0], [0.0, 1.0, 2.0]])
-    found = F.get_normalization(normalization)(logits)
-    assert found[0].isnan().any()
-    assert found[1].isfinite().all()
+    actual = F.get_normalization(normalization)(logits)
+    assert actual[0].isnan().any()
+    assert actual[1].isfinite().all()

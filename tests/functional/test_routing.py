@@ -30,12 +30,12 @@ def votes_of_any_shape(draw: st.DrawFn, least_batch: int = 1) -> Tensor:
 
 @given(votes_of_any_shape(), st.integers(1, 5), normalizations, bounds)
 def test_dynamic_routing_follows_the_procedure(votes, iterations, normalization, bounds):
-    found = F.dynamic_routing(votes, iterations, norm(normalization, *bounds))
+    actual = F.dynamic_routing(votes, iterations, norm(normalization, *bounds))
     trace = F.routing_trace(votes, iterations, norm(normalization, *bounds))
     for k in range(len(votes)):
         capsules, used = reference.routing_procedure(votes[k].numpy(), iterations, normalization, *bounds)
-        np.testing.assert_allclose(found.capsules[k], capsules, rtol=1e-9, atol=1e-11)
-        np.testing.assert_allclose(found.coefficients[k], used[-1], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(actual.capsules[k], capsules, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(actual.coefficients[k], used[-1], rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(trace[k], used, rtol=1e-7, atol=1e-9)
 
 
@@ -52,10 +52,10 @@ def test_fast_routing_follows_the_procedure(votes, data):
     b, i, j, _ = votes.shape
     shape = data.draw(st.sampled_from([(i, j), (b, i, j)]))
     coefficients = torch.rand(shape, dtype=torch.float64)
-    found = F.fast_routing(votes, coefficients)
+    actual = F.fast_routing(votes, coefficients)
     for k in range(b):
         one = coefficients if coefficients.ndim == 2 else coefficients[k]
-        np.testing.assert_allclose(found[k], reference.fast_routing(one.numpy(), votes[k].numpy()), atol=1e-12)
+        np.testing.assert_allclose(actual[k], reference.fast_routing(one.numpy(), votes[k].numpy()), atol=1e-12)
 
 
 @given(votes_of_any_shape(), normalizations)
@@ -142,8 +142,8 @@ def test_the_closed_gradient_equals_autograd_through_the_loop(votes, iterations,
     votes.requires_grad_()
     closed = F.dynamic_routing(votes, iterations, norm(normalization, *bounds)).capsules
     through = plain_loop(votes, iterations, normalization, *bounds)
-    found, expected = (torch.autograd.grad(v, votes, direction)[0] for v in (closed, through))
-    assert float((found - expected).abs().max()) <= 1e-12 * max(1.0, float(expected.abs().max()))
+    gradients, expected = (torch.autograd.grad(v, votes, direction)[0] for v in (closed, through))
+    assert float((gradients - expected).abs().max()) <= 1e-12 * max(1.0, float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
@@ -157,8 +157,8 @@ def test_ties_share_their_gradient_as_in_autograd():
     logits = torch.tensor([[1.0, 2.0, 2.0, 1.0, 1.5]], dtype=torch.float64, requires_grad=True)
     votes = torch.randn(1, 1, 5, 2, dtype=torch.float64)
     expected = torch.autograd.grad((F.MaxMin()(logits) * votes[0, 0, :, 0]).sum(), logits)[0]
-    found = F.MaxMin().gradient(logits.detach(), votes[0, :, :, 0])
-    torch.testing.assert_close(found, expected)
+    gradients = F.MaxMin().gradient(logits.detach(), votes[0, :, :, 0])
+    torch.testing.assert_close(gradients, expected)
 
 
 @pytest.fixture(params=["votes", "vote free"])
@@ -189,18 +189,18 @@ def test_routing_capsules_in_pieces_equals_routing_their_votes(
     lower = torch.randn(b, i, d, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(i, d, j, e, dtype=torch.float64, requires_grad=True)
     direction = torch.randn(b, j, e, dtype=torch.float64)
-    found = F.route_capsules(lower, weight, iterations, normalization)
+    actual = F.route_capsules(lower, weight, iterations, normalization)
     expected = F.dynamic_routing(F.prediction_vectors(lower, weight), iterations, normalization)
-    torch.testing.assert_close(found, expected)
-    assert not found.coefficients.requires_grad
+    torch.testing.assert_close(actual, expected)
+    assert not actual.coefficients.requires_grad
     for one, other in zip(
-        torch.autograd.grad(found.capsules, (lower, weight), direction),
+        torch.autograd.grad(actual.capsules, (lower, weight), direction),
         torch.autograd.grad(expected.capsules, (lower, weight), direction),
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     with torch.no_grad():
-        torch.testing.assert_close(F.route_capsules(lower, weight, iterations, normalization), found)
+        torch.testing.assert_close(F.route_capsules(lower, weight, iterations, normalization), actual)
     votes = np.stack([reference.prediction_vectors(u, weight.detach().numpy()) for u in lower.detach().numpy()])
     np.testing.assert_allclose(F.prediction_vectors(lower, weight).detach(), votes, atol=1e-12)
 
@@ -226,9 +226,9 @@ def test_the_gradient_keeps_nothing_alive(normalization):
         votes = torch.randn(2, 3, 4, 5, requires_grad=True)
         routing = F.dynamic_routing(votes, 3, normalization)
         routing.capsules.sum().backward()
-        kept = [weakref.ref(tensor) for tensor in routing]
+        references = [weakref.ref(tensor) for tensor in routing]
         del routing
-        assert [reference() for reference in kept] == [None, None]
+        assert [reference() for reference in references] == [None, None]
     finally:
         gc.enable()
 
@@ -270,14 +270,14 @@ def test_folded_weights_equal_fast_routing_on_votes(b, i, d, j, e):
     coefficients = torch.rand(i, j, dtype=torch.float64)
     folded = F.fold_weights(weight, coefficients)
     assert folded.shape == (i * d, j * e)
-    found = F.folded_routing(lower, folded, j)
+    actual = F.folded_routing(lower, folded, j)
     for parts in (2, 3, i * d, i * d + 1):
-        torch.testing.assert_close(F.folded_routing(lower, folded, j, parts), found, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(F.folded_routing(lower, folded, j, parts), actual, rtol=1e-12, atol=1e-13)
     expected = F.fast_routing(F.prediction_vectors(lower, weight), coefficients)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-13)
     for k in range(b):
         votes = reference.prediction_vectors(lower[k].numpy(), weight.numpy())
-        np.testing.assert_allclose(found[k], reference.fast_routing(coefficients.numpy(), votes), atol=1e-12)
+        np.testing.assert_allclose(actual[k], reference.fast_routing(coefficients.numpy(), votes), atol=1e-12)
 
 
 votes = torch.zeros(2, 5, 3, 4)

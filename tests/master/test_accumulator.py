@@ -104,17 +104,17 @@ def test_an_earlier_iteration_may_be_taken_and_the_first_is_uniform(model):
     votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight)
     second = F.routing_trace(votes)[:, 1]
     expected = MasterAccumulator(model.config.lower_capsules, 3).update(second, labels).compute()
-    found = accumulate(model, [(images, labels)], iteration=2)
-    torch.testing.assert_close(found.values, expected.values, atol=1e-5, rtol=0)
+    master = accumulate(model, [(images, labels)], iteration=2)
+    torch.testing.assert_close(master.values, expected.values, atol=1e-5, rtol=0)
 
 
 def test_after_takes_the_update_that_follows_the_last(model):
     images, labels = torch.rand(9, 1, 10, 10), torch.arange(9) % 3
     votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight).detach().double().numpy()
     fourth = [reference.routing_procedure(vote, 4)[1][3] for vote in votes]
-    found = accumulate(model, [(images, labels)], iteration="final")
-    assert found.iteration == 4
-    np.testing.assert_allclose(found.values, reference.master_coefficients(fourth, labels.tolist()), atol=1e-4)
+    master = accumulate(model, [(images, labels)], iteration="final")
+    assert master.iteration == 4
+    np.testing.assert_allclose(master.values, reference.master_coefficients(fourth, labels.tolist()), atol=1e-4)
 
 
 def test_only_the_images_to_keep_are_accumulated(model):
@@ -123,10 +123,10 @@ def test_only_the_images_to_keep_are_accumulated(model):
     report = [{"name": "some", "options": {}, "reason": "", "seen": [4, 4, 4], "kept": [3, 2, 1]}]
     done: list[int] = []
     batches = list(zip(images.split(3), labels.split(3), strict=True))
-    found = accumulate(model, batches, selection=Selection(keep, report), method="pooled", observe=done.append)
+    master = accumulate(model, batches, selection=Selection(keep, report), method="pooled", observe=done.append)
     expected = accumulate(model, [(images[keep], labels[keep])], method="pooled")
-    torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-6)
-    assert (found.counts.tolist(), found.filters, done) == ([3, 2, 1], report, [3, 3, 3, 3])
+    torch.testing.assert_close(master.values, expected.values, rtol=0, atol=1e-6)
+    assert (master.counts.tolist(), master.filters, done) == ([3, 2, 1], report, [3, 3, 3, 3])
 
 
 def test_sums_of_different_filters_are_not_merged():
@@ -264,26 +264,26 @@ def test_parts_by_class_give_the_same_matrix(normalization, method, monkeypatch,
     monkeypatch.setattr("fastcaps.master.accumulator._NORMALIZED", 3 * 5)  # three rows at a time
     coefficients, labels = torch.rand(30, 4, 5, dtype=torch.float64), torch.arange(30) % 5
     whole = MasterAccumulator(4, 5, normalization).update(coefficients, labels).compute(method=method)
-    kept = []
+    references = []
 
     def parts():
         for only in (range(2), range(2, 2), range(2, 5)):
             mine = torch.tensor([label in only for label in labels.tolist()])
             part = MasterAccumulator(4, 5, normalization, only=only).update(coefficients[mine], labels[mine])
-            kept.append(weakref.ref(part))
-            assert sum(one() is not None for one in kept) == 1  # the one before is gone
+            references.append(weakref.ref(part))
+            assert sum(one() is not None for one in references) == 1  # the one before is gone
             yield part
             del part
 
-    found = combined(parts(), {"from": "parts"}, method)
-    torch.testing.assert_close(found.values, whole.values, rtol=0, atol=1e-12)
-    assert torch.equal(found.counts, whole.counts)
-    assert found.summary() == {**whole.summary(), "provenance": {"from": "parts"}}
-    assert found.containers is None
-    found.save(tmp_path / "master")
+    master = combined(parts(), {"from": "parts"}, method)
+    torch.testing.assert_close(master.values, whole.values, rtol=0, atol=1e-12)
+    assert torch.equal(master.counts, whole.counts)
+    assert master.summary() == {**whole.summary(), "provenance": {"from": "parts"}}
+    assert master.containers is None
+    master.save(tmp_path / "master")
     again = MasterCoefficients.load(tmp_path / "master")
     assert again.containers is None
-    assert torch.equal(again.values, found.values)
+    assert torch.equal(again.values, master.values)
     message = "the sums of these coefficients of 5 classes were not kept, since they were accumulated in parts: accumul"
     with pytest.raises(ValueError, match=message):
         MasterAccumulator.from_coefficients(again)
@@ -311,6 +311,6 @@ def test_a_large_batch_is_routed_in_pieces(model, monkeypatch):
     model = model.double()
     expected = accumulate(model, [(images, labels)])
     monkeypatch.setattr("fastcaps.master.accumulator._ROUTED", 2 * model.config.lower_capsules * 3)
-    found = accumulate(model, [(images, labels)])
-    torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-12)
-    assert torch.equal(found.counts, expected.counts)
+    master = accumulate(model, [(images, labels)])
+    torch.testing.assert_close(master.values, expected.values, rtol=0, atol=1e-12)
+    assert torch.equal(master.counts, expected.counts)

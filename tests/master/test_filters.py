@@ -37,9 +37,9 @@ def test_correct_keeps_what_routing_classifies_correctly():
     labels = np.array([0, 1, 2, 0, 1, 2])
     lengths = lengths_for([0, 1, 2, 1, 1, 2])
     lengths[4] = [0.5, 0.8, 0.1]
-    found = Observations(labels, lengths)
-    assert Correct().keep(found).tolist() == [True, True, True, False, True, True]
-    assert Correct(confidence=0.4).keep(found).tolist() == [True, True, True, False, False, True]
+    observations = Observations(labels, lengths)
+    assert Correct().keep(observations).tolist() == [True, True, True, False, True, True]
+    assert Correct(confidence=0.4).keep(observations).tolist() == [True, True, True, False, False, True]
 
 
 @pytest.mark.parametrize("measure", ["pearson", "dot", "cosine"])
@@ -86,20 +86,20 @@ def test_similarity_keeps_the_most_similar_part_of_each_class():
     labels, columns, _ = planted(each=40)
     strange = np.concatenate([np.flatnonzero(labels == k)[:4] for k in range(CLASSES)])
     columns[strange] += 0.3 * np.random.default_rng(5).standard_normal((len(strange), WIDTH))
-    found = observed(labels, columns)
-    assert np.flatnonzero(~Similarity(keep_fraction=0.9).keep(found)).tolist() == sorted(strange.tolist())
-    assert found.subset(Similarity(keep_fraction=0.001).keep(found)).counts.tolist() == [1, 1, 1]
-    assert found.subset(Similarity().keep(found)).counts.tolist() == [38, 38, 38]
-    assert Similarity(keep_fraction=1).keep(found).all()
+    observations = observed(labels, columns)
+    assert np.flatnonzero(~Similarity(keep_fraction=0.9).keep(observations)).tolist() == sorted(strange.tolist())
+    assert observations.subset(Similarity(keep_fraction=0.001).keep(observations)).counts.tolist() == [1, 1, 1]
+    assert observations.subset(Similarity().keep(observations)).counts.tolist() == [38, 38, 38]
+    assert Similarity(keep_fraction=1).keep(observations).all()
 
 
 def test_similarity_without_anything_to_compare_with():
     labels, columns = np.array([0, 0, 0, 1]), np.array([[1, 0, 0], [1, 0.1, 0], [0.5, 0.5, 0.5], [0, 0, 1.0]])
-    found = observed(labels, columns)
-    own, other = Similarity().similarities(found)
+    observations = observed(labels, columns)
+    own, other = Similarity().similarities(observations)
     assert own[3] == np.inf  # the only one of its class
     assert (own[2], other[2]) == (0, 0)  # constant
-    assert Similarity(margin=0.5).keep(found).tolist() == [True, True, False, True]
+    assert Similarity(margin=0.5).keep(observations).tolist() == [True, True, False, True]
     alone = observed(np.zeros(3, np.int64), columns[:3])  # no other class has images
     assert (Similarity().similarities(alone)[1] == -np.inf).all()
 
@@ -151,9 +151,9 @@ def test_clustering_is_reproducible_bounded_and_bears_small_and_constant_classes
             yield part
 
     monkeypatch.setattr(Observations, "columns", spy)
-    found = observed(labels, columns)
-    first = kind(max_outlier_fraction=0.2).keep(found)
-    assert (kind(max_outlier_fraction=0.2).keep(found) == first).all()
+    observations = observed(labels, columns)
+    first = kind(max_outlier_fraction=0.2).keep(observations)
+    assert (kind(max_outlier_fraction=0.2).keep(observations) == first).all()
     assert largest == 8
     assert first[labels == 1].all()
 

@@ -26,23 +26,23 @@ def collected(observations):
 @pytest.mark.parametrize("iteration", [2, 3, "final", None])
 def test_columns_are_the_iterations_lengths_the_networks(model, iteration):
     done: list[int] = []
-    found = Observations.collect(model, batches(), iteration=iteration, observe=done.append)
+    observations = Observations.collect(model, batches(), iteration=iteration, observe=done.append)
     images, labels = (torch.cat(parts) for parts in zip(*batches(), strict=True))
     with torch.no_grad():
         number = {"final": 4, None: 3}.get(iteration, iteration)
         coefficients = model(images, with_coefficients=True, iterations=number).coefficients
         lengths = model(images).lengths
     expected = coefficients[torch.arange(10), :, labels]
-    assert found.iteration == number
-    assert found.labels.tolist() == labels.tolist()
-    assert found.counts.tolist() == [4, 3, 3]
+    assert observations.iteration == number
+    assert observations.labels.tolist() == labels.tolist()
+    assert observations.counts.tolist() == [4, 3, 3]
     assert done == [4, 4, 2]
-    np.testing.assert_allclose(found.lengths, lengths, atol=1e-6)
-    assert found.correct.tolist() == (lengths.argmax(1) == labels).tolist()
+    np.testing.assert_allclose(observations.lengths, lengths, atol=1e-6)
+    assert observations.correct.tolist() == (lengths.argmax(1) == labels).tolist()
     # Half precision rounds numbers up to 1 by at most 2⁻¹².
-    np.testing.assert_allclose(collected(found), expected, atol=2**-12 + 1e-5)
+    np.testing.assert_allclose(collected(observations), expected, atol=2**-12 + 1e-5)
     sums = [expected[labels == k].double().sum(0) for k in range(3)]
-    np.testing.assert_allclose(found.class_sums(), torch.stack(sums), atol=4 * (2**-12 + 1e-5))
+    np.testing.assert_allclose(observations.class_sums(), torch.stack(sums), atol=4 * (2**-12 + 1e-5))
 
 
 def test_a_subset_has_its_images_columns(model):
@@ -61,8 +61,8 @@ def test_a_subset_has_its_images_columns(model):
 def test_columns_come_in_bounded_chunks(monkeypatch):
     monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 3 * 4 * 5)  # three columns of five
     columns = np.arange(40, dtype=np.float16).reshape(8, 5)
-    found = Observations(np.zeros(8, np.int64), np.zeros((8, 2), np.float32), columns)
-    chunks = list(found.columns())
+    observations = Observations(np.zeros(8, np.int64), np.zeros((8, 2), np.float32), columns)
+    chunks = list(observations.columns())
     assert [len(chunk) for _, chunk in chunks] == [3, 3, 2]
     assert all(chunk.dtype == np.float32 for _, chunk in chunks)
     assert (np.concatenate([chunk for _, chunk in chunks]) == columns).all()
@@ -121,11 +121,11 @@ def test_the_temporary_file_has_no_name_and_goes(model, tmp_path, error):
         with pytest.raises(error):
             Observations.collect(model, images(), folder=tmp_path)
     else:
-        found = Observations.collect(model, images(), folder=tmp_path)
+        observations = Observations.collect(model, images(), folder=tmp_path)
         assert mapped(tmp_path) == 1
         assert not list(tmp_path.iterdir())
-        assert len(collected(found)) == 10
-        del found
+        assert len(collected(observations)) == 10
+        del observations
     gc.collect()
     assert (mapped(tmp_path), open_files(tmp_path)) == (0, 0)
     assert not list(tmp_path.iterdir())

@@ -42,16 +42,16 @@ def test_it_is_accumulate_for_each(model, batches):
         passes.append(1)
         return iter(batches)
 
-    found = sweep(model, source, [1, 2, 3, 4], CHAINS, observe=done.append)
+    sweeps = sweep(model, source, [1, 2, 3, 4], CHAINS, observe=done.append)
     assert len(passes) == 2
     assert sum(done) == 120
-    assert set(found.sums) == {
+    assert set(sweeps.sums) == {
         (k, name) for k in (1, 2, 3, 4) for name in ("none", "correct", "similarity", "both") if k > 1 or len(name) < 8
     } - {(1, "both")}
-    assert set(found.skipped) == {(1, "similarity"), (1, "both"), *((k, "impossible") for k in (1, 2, 3, 4))}
-    assert "all equal at iteration 1" in found.skipped[1, "both"]
-    assert "filter correct (confidence=0.99) keeps none" in found.skipped[3, "impossible"]
-    for (k, name), sums in found.sums.items():
+    assert set(sweeps.skipped) == {(1, "similarity"), (1, "both"), *((k, "impossible") for k in (1, 2, 3, 4))}
+    assert "all equal at iteration 1" in sweeps.skipped[1, "both"]
+    assert "filter correct (confidence=0.99) keeps none" in sweeps.skipped[3, "impossible"]
+    for (k, name), sums in sweeps.sums.items():
         iteration: int | Literal["final"] = "final" if k == 4 else k
         selection = None
         if CHAINS[name]:
@@ -72,10 +72,10 @@ def test_one_pass_is_enough_without_filters(model, batches, tmp_path):
         passes.append(1)
         return iter(batches)
 
-    found = sweep(model, source, [3], {"all": []}, folder=tmp_path / "is not even looked at")
+    sweeps = sweep(model, source, [3], {"all": []}, folder=tmp_path / "is not even looked at")
     assert len(passes) == 1
-    assert list(found.sums) == [(3, "all")]
-    assert not found.skipped
+    assert list(sweeps.sums) == [(3, "all")]
+    assert not sweeps.skipped
 
 
 def test_iterations_that_do_not_exist(model):

@@ -178,9 +178,9 @@ def test_reconstruction_masks_all_but_one_capsule(model):
     drawn = model.reconstruct(capsules, labels)
     assert drawn.shape == (4, 2, 14, 12)
     assert ((drawn > 0) & (drawn < 1)).all()
-    kept = torch.zeros_like(capsules)
-    kept[torch.arange(4), labels] = capsules[torch.arange(4), labels]
-    torch.testing.assert_close(model.reconstruct(kept, labels), drawn)
+    masked = torch.zeros_like(capsules)
+    masked[torch.arange(4), labels] = capsules[torch.arange(4), labels]
+    torch.testing.assert_close(model.reconstruct(masked, labels), drawn)
     longest = capsules.norm(dim=-1).argmax(1)
     torch.testing.assert_close(model.reconstruct(capsules), model.reconstruct(capsules, longest))
 

@@ -130,8 +130,8 @@ def test_other_types(dtype, tolerance):
     torch.testing.assert_close(capsules.float(), expected, atol=tolerance, rtol=tolerance)
     capsules.float().sum().backward()
     assert other.weight.grad.isfinite().all()
-    made = caps.CapsuleLayer(20, 4, 3, 5, dtype=dtype)
-    assert made.weight.dtype == dtype
+    layer = caps.CapsuleLayer(20, 4, 3, 5, dtype=dtype)
+    assert layer.weight.dtype == dtype
     folded = caps.FoldedCapsuleLayer.from_layer(other, torch.ones(20, 3))
     assert folded(lower.to(dtype)).dtype == dtype
 

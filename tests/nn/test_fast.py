@@ -94,8 +94,8 @@ def test_the_gradient_with_fixed_coefficients_is_that_of_fast_routing(model):
     parameters = [model.routing.weight, model.primary.conv.weight, model.stem.conv.bias]
     votes = F.prediction_vectors(model.lower_capsules(images), model.routing.weight)
     expected = torch.autograd.grad((F.fast_routing(votes, fixed) * target).sum(), parameters)
-    found = torch.autograd.grad((model(images, fixed=fixed).capsules * target).sum(), parameters)
-    for one, other in zip(found, expected, strict=True):
+    gradients = torch.autograd.grad((model(images, fixed=fixed).capsules * target).sum(), parameters)
+    for one, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 

@@ -21,7 +21,7 @@ def pearson(a: Array, b: Array) -> float:
 
 def mean_class_correlations(columns: Array, labels: list[int], classes: int) -> Array:
     """Mean over all pairs of images of two classes; an image is no pair with itself, a constant column is left out."""
-    found = np.full((classes, classes), math.nan)
+    means = np.full((classes, classes), math.nan)
     for a in range(classes):
         for b in range(classes):
             values = []
@@ -32,5 +32,5 @@ def mean_class_correlations(columns: Array, labels: list[int], classes: int) -> 
                         if not math.isnan(value):
                             values.append(value)
             if values:
-                found[a, b] = sum(values) / len(values)
-    return found
+                means[a, b] = sum(values) / len(values)
+    return means

@@ -73,14 +73,14 @@ def test_only_files_with_a_runs_name_count(tmp_path):
 
 def changed(**changes):
     """The hand-made result with some entries replaced, by path."""
-    found = values(CELL)
+    record = values(CELL)
     for path, value in changes.items():
         *way, last = path.split("__")
-        place = found
+        place = record
         for step in way:
             place = place[step]
         place[last] = value
-    return found
+    return record
 
 
 WRONG = [

@@ -24,14 +24,14 @@ from fastcaps.reproduction.table import spread
 MNIST = [Cell("mnist", "max_min", seed) for seed in range(3)]
 
 
-def row(found, routing="dynamic", data="mnist", normalization="max_min"):
+def row(results, routing="dynamic", data="mnist", normalization="max_min"):
     wanted = (data, normalization, routing)
-    return next(one for one in rows(found) if (one.data, one.normalization, one.routing) == wanted)
+    return next(one for one in rows(results) if (one.data, one.normalization, one.routing) == wanted)
 
 
-def words(found, **which):
+def words(results, **which):
     """A row of the table by the names of its columns."""
-    table = accuracy_table([row(found, **which)])
+    table = accuracy_table([row(results, **which)])
     return dict(zip(table.columns, table.rows[0], strict=True))
 
 
@@ -49,22 +49,22 @@ def test_spread_of_one_and_of_none():
 
 
 def test_over_seeds_final_and_highest():
-    found = {
+    results = {
         MNIST[0]: result(MNIST[0], (90, 95, 93), 91, 92),
         MNIST[1]: result(MNIST[1], (90, 91, 95), 93, 94),
         MNIST[2]: result(MNIST[2], (98, 90, 97), 95, 96),
     }
-    dynamic = row(found)
+    dynamic = row(results)
     assert dynamic.seeds == (0, 1, 2)
     assert dynamic.final == pytest.approx((93, 95, 97))
     assert dynamic.highest == pytest.approx((95, 95, 98))
     assert dynamic.difference == pytest.approx(95 - 99.55)
-    said = words(found)
+    said = words(results)
     assert said["ours, final"] == "95.00 ± 2.00"
     assert said["ours, highest"] == "96.00 ± 1.73"
     assert (said["paper"], said["difference"], said["seeds"]) == ("99.55 ± 0.02", "−4.55", "3")
     assert (said["epochs"], said["images"], said["uniform"], said["notes"]) == ("3", "original", "", "")
-    fast = words(found, routing="fast")
+    fast = words(results, routing="fast")
     assert (fast["ours, final"], fast["ours, highest"], fast["uniform"]) == ("93.00 ± 2.00", "–", "94.00 ± 2.00")
     plain = dynamic.to_dict()
     assert plain["mean_and_deviation"]["final"] == pytest.approx((95, 2))
@@ -83,11 +83,11 @@ def test_fast_has_a_highest_only_if_every_epoch_was_measured():
 def test_notes_say_what_a_reader_must_know():
     held_out = values(MNIST[0], (None, 90), kind="generated")
     held_out["data"] |= {"validation": 5000, "augmentation": {"flip": True}}
-    found = {
+    results = {
         MNIST[0]: RunResult.from_dict(held_out),
         MNIST[1]: result(MNIST[1], (91, 92, 93), learning_rate=0.002),
     }
-    said = words(found)
+    said = words(results)
     assert said["epochs"] == "2, 3"
     assert said["images"] == "generated, original"
     assert said["notes"] == (
@@ -114,8 +114,8 @@ def test_what_has_not_been_run_says_so():
 def test_every_run_by_itself():
     softmax = Cell("mnist", "softmax", 0)
     cifar = Cell("cifar10", "max_min", 0)
-    found = {cell: result(cell) for cell in (cifar, softmax, MNIST[1], MNIST[0])}
-    table = runs_table(found, lambda name: f"[{name}]")
+    results = {cell: result(cell) for cell in (cifar, softmax, MNIST[1], MNIST[0])}
+    table = runs_table(results, lambda name: f"[{name}]")
     assert [line[0] for line in table.rows] == [
         *("[mnist-max_min-0]", "[mnist-max_min-1]", "[mnist-softmax-0]", "[cifar10-max_min-0]")
     ]
@@ -127,11 +127,11 @@ def test_every_run_by_itself():
 
 def test_losses_of_what_was_run_with_both_normalizations():
     softmax = Cell("mnist", "softmax", 1)
-    found = {cell: result(cell) for cell in (MNIST[0], MNIST[1], Cell("cifar10", "softmax", 1))}
+    results = {cell: result(cell) for cell in (MNIST[0], MNIST[1], Cell("cifar10", "softmax", 1))}
     lossy = values(softmax)
     lossy["evaluation"]["variants"]["fast"]["against_dynamic"] |= {"difference": -0.05, "interval": [-0.062, -0.03]}
-    found[softmax] = RunResult.from_dict(lossy)
-    table = losses_table(found)
+    results[softmax] = RunResult.from_dict(lossy)
+    table = losses_table(results)
     assert [line[0] for line in table.rows] == list(TITLES.values())
     assert table.rows[-1] == ["CIFAR-10", "", "−5.59", "−26.54", "not run with both", "", "", ""]
     # The halves of both intervals, 1.15 and 1.6, are the sides of a right angle; the middles, −0.85 and −4.6.
@@ -146,9 +146,9 @@ def test_losses_of_what_was_run_with_both_normalizations():
         "differ in": "",
     }
     lossy["settings"]["learning_rate"] = 0.5
-    found[softmax] = RunResult.from_dict(lossy)
-    assert losses_table(found).rows[0][-1] == "learning_rate"
-    assert "−4.00<br><small>−5.72 to −1.78</small>" in report_page(found)
+    results[softmax] = RunResult.from_dict(lossy)
+    assert losses_table(results).rows[0][-1] == "learning_rate"
+    assert "−4.00<br><small>−5.72 to −1.78</small>" in report_page(results)
 
 
 def test_markdown_and_its_place():

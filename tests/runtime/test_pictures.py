@@ -16,11 +16,11 @@ from fastcaps.runtime.pictures import edge_brightness, inverted, network_input
 def test_it_is_what_the_test_view_shows(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    found = network_input(tmp_path / "a.png", CapsNetConfig.cifar10())
+    actual = network_input(tmp_path / "a.png", CapsNetConfig.cifar10())
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, Augmentation(crop=(24, 24)).middle(images)[0])
-    np.testing.assert_allclose(found / 255, Augmentation(crop=(24, 24)).test_view(images)[0], atol=1e-6)
+    assert actual.dtype == np.uint8
+    np.testing.assert_array_equal(actual, Augmentation(crop=(24, 24)).middle(images)[0])
+    np.testing.assert_allclose(actual / 255, Augmentation(crop=(24, 24)).test_view(images)[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(28, 28), (280, 140), (9, 30)])

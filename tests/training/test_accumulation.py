@@ -78,7 +78,7 @@ def test_parts_give_the_same_matrix(memory, method):
     keep = np.arange(31) % 7 != 0
     filters = [{"name": "own", "options": {}, "reason": "", "seen": [11, 10, 10], "stored": [9, 9, 8]}]
     seen: list[int] = []
-    found, whole = (
+    actual, whole = (
         accumulate_split(
             model,
             data.train,
@@ -92,11 +92,11 @@ def test_parts_give_the_same_matrix(memory, method):
         )
         for given in (memory, None)
     )
-    torch.testing.assert_close(found.values, whole.values, rtol=0, atol=1e-6)
-    assert found.summary() == whole.summary()
-    assert found.provenance == {"data": "patterns"}
-    assert found.counts.tolist() == np.bincount(data.train.labels[keep], minlength=3).tolist()
-    assert (found.containers is None) == (memory is not None)
+    torch.testing.assert_close(actual.values, whole.values, rtol=0, atol=1e-6)
+    assert actual.summary() == whole.summary()
+    assert actual.provenance == {"data": "patterns"}
+    assert actual.counts.tolist() == np.bincount(data.train.labels[keep], minlength=3).tolist()
+    assert (actual.containers is None) == (memory is not None)
     assert whole.containers is not None
     assert sum(seen) == (31 if memory is None else int(keep.sum())) + 31
 

@@ -77,8 +77,8 @@ def everything(world: World, folder: Path) -> None:
     mine = data.train.subset(torch.arange(IMAGES)[world.share(IMAGES)])
     # Fewer single columns than the first rank has, and more.
     for first in (5, 40):
-        found = collect(model, batches(mine, 16, view=view), first, world=world).to_arrays()
-        safetensors.numpy.save_file(found, folder / f"collected-{first}-{world.rank}")
+        training_pass = collect(model, batches(mine, 16, view=view), first, world=world).to_arrays()
+        safetensors.numpy.save_file(training_pass, folder / f"collected-{first}-{world.rank}")
     lengths = output_lengths(model, fold(model, master), batches(mine, 16, view=view), world=world)
     safetensors.numpy.save_file(lengths._asdict(), folder / f"lengths-{world.rank}")
     correct = count_correct(model, data.test, data.augmentation.test_view, world=world)
@@ -103,13 +103,13 @@ def weights(folder, rank=0):
 @pytest.mark.parametrize("size", [2, 4])
 def test_twenty_steps_end_with_the_weights_of_one_process(ran, run, size):
     """In float64, to 1e-9; on all ranks the same to the last bit."""
-    expected, found = weights(ran[1] / run), weights(ran[size] / run)
+    expected, actual = weights(ran[1] / run), weights(ran[size] / run)
     assert len(json.loads((ran[1] / run / "history-0.json").read_text())) == 5  # of four steps each
     for name, tensor in expected.items():
-        assert (found[name] - tensor).abs().max() < 1e-9, name
+        assert (actual[name] - tensor).abs().max() < 1e-9, name
     for rank in range(1, size):
         for name, tensor in weights(ran[size] / run, rank).items():
-            assert torch.equal(tensor, found[name])
+            assert torch.equal(tensor, actual[name])
 
 
 @pytest.mark.slow
@@ -140,8 +140,8 @@ def test_every_image_is_read_once_an_epoch_by_one_rank(ran, size):
 def test_the_matrix_is_the_same_however_sums_are_held(ran, size, method, held):
     expected = np.load(ran[1] / f"whole-{method}-0.npy")
     for rank in range(size):
-        found = np.load(ran[size] / f"{held}-{method}-{rank}.npy")
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        actual = np.load(ran[size] / f"{held}-{method}-{rank}.npy")
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -150,11 +150,11 @@ def test_the_matrix_is_the_same_however_sums_are_held(ran, size, method, held):
 def test_passes_find_the_same(ran, size, name):
     expected = safetensors.numpy.load_file(ran[1] / f"{name}-0")
     for rank in range(size):
-        found = safetensors.numpy.load_file(ran[size] / f"{name}-{rank}")
-        assert set(found) == set(expected)
+        actual = safetensors.numpy.load_file(ran[size] / f"{name}-{rank}")
+        assert set(actual) == set(expected)
         for key, array in expected.items():
             # A coefficient on the edge of a bin may fall on either side.
-            np.testing.assert_allclose(found[key], array, rtol=0, atol=3 if key == "histogram" else 1e-5, err_msg=key)
+            np.testing.assert_allclose(actual[key], array, rtol=0, atol=3 if key == "histogram" else 1e-5, err_msg=key)
 
 
 @pytest.mark.slow

@@ -151,9 +151,9 @@ def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
     given = accumulate(CapsNet(config), images, iteration="final", method="pooled")
     run = trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
     run.fit()
-    found = Run.open(tmp_path).master()
-    assert (found.method, found.iteration, found.provenance["epoch"]) == ("pooled", 4, 1)
-    assert not torch.allclose(found.values, given.values)
+    actual = Run.open(tmp_path).master()
+    assert (actual.method, actual.iteration, actual.provenance["epoch"]) == ("pooled", 4, 1)
+    assert not torch.allclose(actual.values, given.values)
     given.filters.append({"name": "correct"})
     with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh_every out"):
         trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
@@ -166,10 +166,10 @@ def test_with_a_validation_split_weights_and_coefficients_of_the_best_epoch_are_
     assert run.progress.best == best
     fast = FastCapsNet.from_pretrained(tmp_path / "fast")
     assert count_correct(fast, run.validation, data.augmentation.test_view) / 12 == best.validation_accuracy
-    kept = MasterCoefficients.load(tmp_path / "best" / "master.safetensors")
-    assert kept.provenance["epoch"] == best.epoch - 1
-    torch.testing.assert_close(Run.open(tmp_path).master().values, kept.values, rtol=0, atol=0)
-    assert int(kept.counts.sum()) == 36
+    selected = MasterCoefficients.load(tmp_path / "best" / "master.safetensors")
+    assert selected.provenance["epoch"] == best.epoch - 1
+    torch.testing.assert_close(Run.open(tmp_path).master().values, selected.values, rtol=0, atol=0)
+    assert int(selected.counts.sum()) == 36
 
 
 def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
@@ -182,8 +182,8 @@ def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
         after = weights(tmp_path / name / "model")
         assert [key for key in before if not torch.equal(before[key], after[key])] == ["routing.weight"]
         assert all(parameter.requires_grad for parameter in only.model.parameters())
-        kept = safetensors.torch.load_file(tmp_path / name / "checkpoint.safetensors")
-        assert [key for key in kept if key.startswith("adam.exp_avg.")] == ["adam.exp_avg.routing.weight"]
+        stored = safetensors.torch.load_file(tmp_path / name / "checkpoint.safetensors")
+        assert [key for key in stored if key.startswith("adam.exp_avg.")] == ["adam.exp_avg.routing.weight"]
         assert Run.open(tmp_path / name).about["settings"]["routing_only"] is True
 
 

@@ -372,10 +372,10 @@ def test_a_run_begun_when_there_were_fewer_settings_goes_on(data, config, tmp_pa
     file = tmp_path / "checkpoint.safetensors"
     with safetensors.safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
-    kept = json.loads(metadata["run"])
+    stored = json.loads(metadata["run"])
     for name in ("loss", "sharpness", "routing_only", "decay"):
-        del kept[name]
-    metadata["run"] = json.dumps(kept)
+        del stored[name]
+    metadata["run"] = json.dumps(stored)
     safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata=metadata)
     trainer(data, config, tmp_path).fit(resume=True)
     with pytest.raises(ValueError, match=r"of another run \(loss was margin, now cross_entropy\)"):

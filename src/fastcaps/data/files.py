@@ -170,7 +170,7 @@ def fetch(files: Files, places: Sequence[Path], into: Path, check: Check | None 
         downloads: Sequence[File | Archive] = [files.archive] if files.archive else missing
         with _created(into / files.folder) as folder:
             for item in downloads:
-                _download(item, files, folder, places, check)
+                download_file(item, files, folder, places, check)
         located = locate(files, [*places, into])
     return [item for item in located if item is not None]
 
@@ -250,7 +250,7 @@ def _not_writable(folder: Path, error: OSError) -> OSError:
     )
 
 
-def _download(
+def download_file(
     item: File | Archive, files: Files, folder: Path, places: Sequence[Path], check: Check | None = None
 ) -> None:
     """Download one file from the first address that works."""

@@ -27,7 +27,7 @@ Source = Callable[[], tuple[Arrays, Arrays]]
 _PIECE = 2000
 # Smallest standard deviation of a patch, of 255. The page of 2007 says that patches of low variance were left out, but
 # not which: this leaves out sky and blurred background.
-_TEXTURE = 24
+LEAST_DEVIATION = 24
 
 
 def rotated(
@@ -45,7 +45,7 @@ def rotated(
 
     def make() -> tuple[Arrays, Arrays]:
         random = np.random.default_rng(seed)
-        train, test = _drawn(entry, mnist(), random)
+        train, test = draw_images(entry, mnist(), random)
         angles = random.random(entry.train + entry.test) * 2 * np.pi
         return (
             (rotate(train[0], angles[: entry.train]), train[1]),
@@ -74,14 +74,14 @@ def on_backgrounds(
     pictures = _pictures(photographs)
     recipe = _recipe(entry, sources, seed) | {
         "photographs": {name: hashlib.sha256(pixels.tobytes()).hexdigest() for name, pixels in pictures.items()},
-        "least_deviation": _TEXTURE,
+        "least_deviation": LEAST_DEVIATION,
         "regions": "training patches from the left or upper half, test patches from the other",
     }
 
     def make() -> tuple[Arrays, Arrays]:
         random = np.random.default_rng(seed)
         parts = []
-        for half, (images, labels) in enumerate(_drawn(entry, mnist(), random)):
+        for half, (images, labels) in enumerate(draw_images(entry, mnist(), random)):
             regions = [_halves(pixels)[half] for pixels in pictures.values()]
             patches = _patches(regions, len(images), images.shape[2:], random, photographs)
             parts.append((np.maximum(images, patches[:, None]), labels))
@@ -101,7 +101,7 @@ def _recipe(entry: NamedSet, sources: dict[str, Any], seed: int) -> dict[str, An
     }
 
 
-def _drawn(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator) -> tuple[Arrays, Arrays]:
+def draw_images(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator) -> tuple[Arrays, Arrays]:
     """Draw the images of both parts from all of MNIST, none of them twice."""
     images = np.concatenate([part[0] for part in mnist])
     labels = np.concatenate([part[1] for part in mnist])
@@ -174,12 +174,12 @@ def _patches(
 ) -> NDArray[np.uint8]:
     """Draw patches ``(n h w)``: for each a random region, then a random place in it that has texture."""
     windows = [np.lib.stride_tricks.sliding_window_view(region, size) for region in regions]  # (y, x, h, w)
-    places = [np.argwhere(_textured(region, size)) for region in regions]  # (m, 2)
+    places = [np.argwhere(has_texture(region, size)) for region in regions]  # (m, 2)
     usable = [k for k in range(len(places)) if len(places[k])]
     if not usable:
         raise ValueError(
             f"the photographs in {folder} have no patch of {size[0]}×{size[1]} whose standard deviation is "
-            f"at least {_TEXTURE} of 255: choose photographs with more texture"
+            f"at least {LEAST_DEVIATION} of 255: choose photographs with more texture"
         )
     patches = np.empty((count, *size), np.uint8)
     chosen = random.integers(len(usable), size=count)
@@ -190,12 +190,12 @@ def _patches(
     return patches
 
 
-def _textured(region: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.bool_]:
+def has_texture(region: NDArray[np.uint8], size: tuple[int, ...]) -> NDArray[np.bool_]:
     """Return at which places ``(y x)`` of a region a patch has texture; exact, by sums over rectangles."""
     pixels = region.astype(np.int64)
     n = size[0] * size[1]
     sums, squares = (_rectangle_sums(values, size) for values in (pixels, pixels**2))
-    return n * squares - sums**2 >= (n * _TEXTURE) ** 2
+    return n * squares - sums**2 >= (n * LEAST_DEVIATION) ** 2
 
 
 def _rectangle_sums(values: NDArray[np.int64], size: tuple[int, ...]) -> NDArray[np.int64]:
