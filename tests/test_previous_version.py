@@ -1,4 +1,4 @@
-"""Files that version 0.1 wrote still load, with the same weights and the same answers, and runs go on.
+"""Files that version 0.1 wrote still load, with the same weights and the same answers, and runs resume.
 
 `tests/files/v0.1` holds run folders of a small network on the digits: model, folded network, master coefficients,
 exported files, and what they answered then. Weights must be equal to the bit; answers may differ in the last digits
@@ -77,7 +77,7 @@ def test_exported_files(file, name, tolerance):
     assert predictor.class_names == predictor.config.class_names
 
 
-def test_a_stopped_run_goes_on(tmp_path):
+def test_a_stopped_run_resumes(tmp_path):
     folder = tmp_path / "stopped"
     shutil.copytree(FILES / "stopped", folder)
     data = load("digits")

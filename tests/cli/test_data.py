@@ -70,7 +70,7 @@ def test_list_needs_neither_torch_nor_scikit_learn(folder):
     assert result.stderr.strip() == "[]"
 
 
-def test_download_verifies_what_is_there_and_makes_what_is_made(folder, tmp_path):
+def test_download_verifies_files_and_generates_variants(folder, tmp_path):
     sets = listed("download", "mnist", "rotated-mnist", "digits", "--data-dir", folder)
     assert list(sets) == ["mnist", "rotated_mnist", "digits"]
     assert sets["rotated_mnist"]["bytes"] > 70 * 784
@@ -82,7 +82,7 @@ def test_download_verifies_what_is_there_and_makes_what_is_made(folder, tmp_path
     assert " get " not in run("--help").stdout
 
 
-def test_download_brings_files_to_the_named_folder(folder, tmp_path, monkeypatch):
+def test_download_writes_to_the_named_folder(folder, tmp_path, monkeypatch):
     from fastcaps.data import files
 
     asked = []
@@ -124,7 +124,7 @@ def test_a_damaged_file_is_one_line(folder):
     assert result.stderr.count("\n") == 1
 
 
-def test_a_wrong_name_is_refused_before_anything_is_brought(monkeypatch):
+def test_a_wrong_name_is_refused_before_anything_is_downloaded(monkeypatch):
     result = run("download", "cifar10", "minst")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: there is no data set 'minst'")

@@ -65,7 +65,7 @@ def test_predict_prints_lines(file, pictures):
     assert "1 of 1 pictures were inverted (--invert yes)" in turned.stderr
 
 
-def test_what_cant_be_read_is_named_and_the_rest_goes_on(file, pictures, tmp_path):
+def test_what_cant_be_read_is_named_and_the_rest_is_classified(file, pictures, tmp_path):
     whole = (pictures / "left.png").read_bytes()
     (pictures / "broken.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty").mkdir()
@@ -90,7 +90,7 @@ def test_standard_input(file, pictures):
     assert "error: standard input can't be decoded as an image (no known image format)" in refused.stderr
 
 
-def test_a_run_routes_both_ways(run, file, pictures):
+def test_a_run_routes_dynamically_and_fast(run, file, pictures):
     options = ["--routing", "both", "--invert", "no", "--threads", 1, "--json"]
     result = json.loads(invoke("predict", run, pictures / "left.png", *options).stdout)
     assert result["routing"] == ["fast", "dynamic"]

@@ -79,7 +79,7 @@ def test_a_run_leaves_its_file_and_is_not_done_again(small, monkeypatch):
 
 
 @pytest.mark.slow
-def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
+def test_interrupted_it_resumes_and_ends_the_same(small, monkeypatch):
     def impatient(logger, report):
         if report.epoch == 2:
             raise KeyboardInterrupt
@@ -93,7 +93,7 @@ def test_interrupted_it_goes_on_and_ends_the_same(small, monkeypatch):
     assert listed == [
         {"run": "mnist-max_min-0", "state": "begun", "epochs": 1, "of": 3, "seconds_left": None},
     ]
-    # Without --epochs and --fast-every the run goes on as it was begun, not with the defaults.
+    # Without --epochs and --fast-every the run resumes as it was begun, not with the defaults.
     invoke(*MNIST)
     invoke(*MNIST, "--epochs", 3, "--runs", "others", "--results", "others")
     name = "mnist-max_min-0"
@@ -159,7 +159,7 @@ def test_a_large_test_set_is_looked_at_seldom(small):
     assert [epoch.test_accuracy is not None for epoch in results.metrics] == [False, True]
 
 
-def test_one_that_fails_is_named_and_the_others_go_on(small):
+def test_one_that_fails_is_named_and_the_others_run(small):
     (small / "data" / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(b"broken")
     write(small, Cell("mnist", "softmax", 0))
     done = invoke("reproduce", "--data", "mnist", "--epochs", 3, "--threads", 1, "--json", code=1)

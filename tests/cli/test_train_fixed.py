@@ -22,7 +22,7 @@ def run(images, tmp_path):
     return folder
 
 
-def test_going_on_from_trained_weights_with_their_coefficients(run, tmp_path):
+def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
     out = tmp_path / "fixed"
     master = run / "master.safetensors"
     trained = invoke("train", "--init", run, "--coefficients", master, "--out", out, "--test-every", 1, *GO_ON)
@@ -84,18 +84,18 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert "another run's network, as it was trained" in (tmp_path / "report" / "index.html").read_text()
     alone = json.loads(invoke("evaluate", run, "--json").stdout)
     assert result["variants"]["other"]["confusion"] == alone["variants"]["dynamic"]["confusion"]
-    # What goes on from it learns by the same loss, all of it.
+    # What is trained from it learns by the same loss, all of it.
     invoke("train", "--init", out, "--out", tmp_path / "more", *GO_ON)
     settings = json.loads((tmp_path / "more" / "run.json").read_text())["settings"]
     assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0005]
 
 
-def test_going_on_dynamically_is_the_control(run, tmp_path):
+def test_finetuning_with_dynamic_routing_is_the_control(run, tmp_path):
     trained = invoke("train", "--init", run, "--out", tmp_path / "more", *GO_ON)
     assert "next: fastcaps accumulate" in trained.stderr
     rows = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
     assert [row["routing"] for row in rows] == ["dynamic", "dynamic"]
-    # The weights go on from the run's, they don't start again.
+    # The weights start from the run's.
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
     assert abs(rows[0]["loss"] - last["loss"]) < abs(rows[0]["loss"] - first["loss"])

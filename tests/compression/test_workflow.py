@@ -78,7 +78,7 @@ def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
     again = workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)
     assert again.steps == result.steps
     np.testing.assert_equal(again.reference, result.reference)
-    with pytest.raises(ValueError, match="holds a search already: pass resume=True to go on with it"):
+    with pytest.raises(ValueError, match="holds a search already: pass resume=True to resume it"):
         workflows.compress(source, folder, settings=SETTINGS, data=data(), threads=1)
     other = CompressSettings(max_drop=100, held_out=30, batch_size=16, refit=RefitSettings(epochs=1))
     with pytest.raises(ValueError, match=r"is of another search \(batch_size was 32, now 16\)"):

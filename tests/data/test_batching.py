@@ -66,7 +66,7 @@ def test_labels_stay_with_their_images():
         assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)
 
 
-def test_a_run_goes_on_with_the_very_batches_it_would_have_had():
+def test_a_run_resumes_with_the_batches_it_would_have_had():
     split = random_split()
     whole = list(batches(split, 8, view=SHIFT, shuffle_seed=3, epoch=2))
     for start in range(6):

@@ -89,7 +89,7 @@ def test_what_is_not_the_original_is_not_kept(home, mnist, cache, tmp_path, cont
     assert load("rotated_mnist", data_dir=mnist).generated
 
 
-def test_the_original_is_brought_and_verified_once(home, cache, tmp_path, monkeypatch):
+def test_the_original_is_downloaded_and_verified_once(home, cache, tmp_path, monkeypatch):
     home.content = zipped()
     calls = []
     parse = amat.load
@@ -128,14 +128,14 @@ def test_images_without_their_document_are_not_available(mnist, cache):
     assert (rotated().available, rotated().bytes) == (True, whole.stat().st_size)
 
 
-def test_what_is_made_already_needs_no_source(mnist, cache):
+def test_what_is_generated_already_needs_no_source(mnist, cache):
     download("rotated_mnist", data_dir=mnist)
     [state] = download("rotated_mnist").sets  # there is no MNIST now, and nowhere to get it from
     assert (state.available, state.where) == (True, "generated from mnist")
     assert [path.name for path in cache.iterdir()] == ["generated"]
 
 
-def test_what_a_set_is_made_from_is_brought_to_the_named_folder(home, mnist, cache, tmp_path, monkeypatch):
+def test_what_a_set_is_generated_from_is_downloaded_to_the_named_folder(home, mnist, cache, tmp_path, monkeypatch):
     entry = SETS["mnist"]
     home.content = (mnist / "mnist" / tiny.files_of(entry)[3].name).read_bytes()
     assert entry.files is not None

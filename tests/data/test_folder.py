@@ -89,7 +89,7 @@ def test_the_fingerprint_follows_the_content_not_the_place(divided, tmp_path):
     assert load(tmp_path / "elsewhere").fingerprint != first
 
 
-def test_images_are_brought_to_the_commonest_size(divided):
+def test_images_are_resized_to_the_most_common_size(divided):
     tiny.save_image(divided / "train" / "cat" / "large.png", (40, 48))
     data = load(divided)
     assert data.image_shape == (1, 20, 24)

@@ -176,7 +176,7 @@ def test_too_few_images_to_draw_from(mnist, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["content", "truncated", "no images", "not json", "other recipe"])
-def test_a_damaged_cache_is_made_anew(mnist, cache, damage):
+def test_a_damaged_cache_is_generated_again(mnist, cache, damage):
     first = load("rotated_mnist", data_dir=mnist)
     [images], [document] = ((cache / "generated").glob(f"*{end}") for end in (".safetensors", ".json"))
     whole = images.read_bytes()

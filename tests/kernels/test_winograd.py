@@ -361,7 +361,7 @@ def change_type(primary: PrimaryCapsules) -> None:
     ],
 )
 @torch.no_grad()
-def test_a_kept_kernel_is_never_stale(change, convolution):
+def test_a_cached_kernel_is_never_stale(change, convolution):
     primary, maps = layer(convolution=convolution), torch.rand(3, 8, 20, 20)
     before = primary(maps)
     assert torch.equal(primary(maps), before)

@@ -158,7 +158,7 @@ def test_bounds_and_normalization_are_the_networks(model):
     assert accumulate(CapsNet(config), [(images, labels)]).values.max() < 0.5
 
 
-def test_a_file_brings_everything_back(model, tmp_path):
+def test_a_file_holds_everything(model, tmp_path):
     master = accumulate(model, [(torch.rand(9, 1, 10, 10), torch.arange(9) % 3)])
     path = tmp_path / "master.safetensors"
     master.save(path)

@@ -163,7 +163,7 @@ class Tempered(caps.Normalization):
         return torch.softmax(logits / self.temperature, -1)
 
 
-def test_arguments_of_a_normalization_are_kept_in_files(tmp_path):
+def test_files_hold_the_arguments_of_a_normalization(tmp_path):
     layer = caps.CapsuleLayer(4, 3, 2, 5, routing=caps.DynamicRouting(3, Tempered(4.0)))
     master = fastcaps.accumulate(layer, [(torch.rand(6, 4, 3), torch.arange(6) % 2)])[""]
     master.save(tmp_path / "master.safetensors")

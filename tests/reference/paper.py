@@ -20,7 +20,7 @@ def squash(s: Array) -> Array:
     length = math.sqrt(squared)
     if length == 0.0:
         return np.zeros_like(s)
-    return squared / (1.0 + squared) * s / length
+    return squared / (1.0 + squared) * (s / length)
 
 
 def max_min(row: Array, p: float = 0.0, q: float = 1.0) -> Array:

@@ -159,7 +159,7 @@ def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
         trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
 
 
-def test_with_a_validation_split_weights_and_coefficients_of_the_best_epoch_are_kept(data, config, tmp_path):
+def test_with_a_validation_split_weights_and_coefficients_are_of_the_best_epoch(data, config, tmp_path):
     run = trainer(data, config, tmp_path, epochs=6, dynamic_epochs=2, refresh_every=1, validation=12)
     history = run.fit()
     best = max(history[2:], key=lambda row: row.validation_accuracy)
@@ -274,7 +274,7 @@ def test_a_run_that_died_anywhere_ends_with_the_same_weights(whole, data, config
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [{"refresh_every": 1}], indirect=True, ids=["refresh_every"])
 @pytest.mark.parametrize("call", range(1, 9))
-def test_a_run_that_died_before_a_write_goes_on(whole, data, config, tmp_path, monkeypatch, call):
+def test_a_run_that_died_before_a_write_resumes(whole, data, config, tmp_path, monkeypatch, call):
     folder, options = whole
     original, seen = MasterCoefficients.save, 0
 

@@ -213,7 +213,7 @@ def test_what_is_stopped_while_it_measures_has_its_epoch(data, config, tmp_path,
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["save", "save_pretrained", "write_about"])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_run_that_died_before_a_write_goes_on(whole, data, config, tmp_path, monkeypatch, method, call):
+def test_a_run_that_died_before_a_write_resumes(whole, data, config, tmp_path, monkeypatch, method, call):
     """Before the first checkpoint, between the best weights and the checkpoint, before the result: anywhere."""
     from fastcaps.training import checkpoint
 
@@ -367,7 +367,7 @@ def test_only_the_same_run_is_resumed(data, config, tmp_path):
         trainer(data, config, tmp_path).fit(resume=True)
 
 
-def test_a_run_begun_when_there_were_fewer_settings_goes_on(data, config, tmp_path):
+def test_a_run_begun_when_there_were_fewer_settings_resumes(data, config, tmp_path):
     trainer(data, config, tmp_path).fit()
     file = tmp_path / "checkpoint.safetensors"
     with safetensors.safe_open(file, framework="pt") as opened:

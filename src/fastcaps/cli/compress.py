@@ -41,7 +41,7 @@ def compress(
         typer.Option(help="Training images to hold out, or their fraction (default: those of RUN, or 5000)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an earlier call stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume where an earlier call stopped.")] = False,
     coefficients: Coefficients = None,
     data_dir: DataDir = None,
     threads: Threads = None,

@@ -22,6 +22,7 @@ import functools
 import json
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, get_args
@@ -252,10 +253,70 @@ class Similarity:
         return columns / np.where(length > 0, length, 1)
 
 
+# From columns (b i) to the numbers (b) of their clusters, and the clusters' centers seen from the class's mean (k …).
+_Clusters = tuple[Callable[[NDArray[np.float32]], NDArray[np.integer]], NDArray[np.floating]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Clustering(ABC):
+    """Leave out outlying clusters of the ground-truth columns of a class."""
+
+    name: ClassVar[str]
+    uses_columns: ClassVar[bool] = True
+    clusters: int = 20
+    max_outlier_fraction: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse options without meaning."""
+        fraction = self.max_outlier_fraction
+        _check(self.clusters >= 2, "clusters", self.clusters, "at least 2")
+        _check(0 < fraction < 1, "max_outlier_fraction", fraction, "a fraction of each class, above 0 and below 1")
+        _check(0 <= self.seed < 2**32, "seed", self.seed, "a whole number from 0 to 2³² − 1")
+
+    @property
+    def reason(self) -> str:
+        """What the left-out images have in common."""
+        fraction = f"{self.max_outlier_fraction:g}"
+        return (
+            f"their columns are in the clusters farthest from their class's mean, which hold at most {fraction} of it"
+        )
+
+    def keep(self, observations: Observations) -> NDArray[np.bool_]:
+        """Return which of the images to keep ``(n)``: those in clusters that are not outlying."""
+        require(f"filter {self.name}", "sklearn")
+        from sklearn.exceptions import ConvergenceWarning
+
+        keep = np.ones(len(observations), bool)
+        for label in range(observations.classes):
+            members = observations.of_class(label)
+            if len(members) < 2:
+                continue
+            random = np.random.default_rng([self.seed, label])
+            chosen = members
+            if len(members) > _SAMPLE:
+                chosen = np.sort(random.choice(members, _SAMPLE, replace=False))
+            sample = np.concatenate([columns for _, columns in observations.columns(chosen)])
+            if (sample == sample[0]).all():
+                continue
+            with warnings.catch_warnings():
+                # Where some columns are equal there are fewer clusters than asked for; a rough grouping is good enough.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                assign, centers = self._fit(sample)
+            clusters = np.concatenate([assign(columns) for _, columns in observations.columns(members)])  # (m)
+            sizes = np.bincount(clusters, minlength=len(centers))  # (k)
+            keep[members] = ~is_outlying(sizes, centers, self.max_outlier_fraction)[clusters]
+        return keep
+
+    @abstractmethod
+    def _fit(self, sample: NDArray[np.float32]) -> _Clusters:
+        """Cluster columns ``(b i)``."""
+
+
 @final
 @_accept_former_options
 @dataclass(frozen=True, kw_only=True)
-class KMeans:
+class KMeans(_Clustering):
     """Leave out outlying clusters that K-means finds among a class's ground-truth columns.
 
     Attributes:
@@ -265,25 +326,8 @@ class KMeans:
     """
 
     name: ClassVar[str] = "kmeans"
-    uses_columns: ClassVar[bool] = True
-    clusters: int = 20
-    max_outlier_fraction: float = 0.05
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuse options without meaning."""
-        _check_clustering(self.clusters, self.max_outlier_fraction, self.seed)
-
-    @property
-    def reason(self) -> str:
-        """What the left-out images have in common."""
-        return _clustering_reason(self.max_outlier_fraction)
-
-    def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Return which of the images to keep ``(n)``."""
-        return _without_outlying_clusters(self.name, observations, self._fitted, self.max_outlier_fraction, self.seed)
-
-    def _fitted(self, sample: NDArray[np.float32]) -> "_Clusters":
+    def _fit(self, sample: NDArray[np.float32]) -> _Clusters:
         from sklearn.cluster import MiniBatchKMeans
 
         fitted = MiniBatchKMeans(min(self.clusters, len(sample)), n_init=3, random_state=self.seed).fit(sample)
@@ -293,40 +337,27 @@ class KMeans:
 @final
 @_accept_former_options
 @dataclass(frozen=True, kw_only=True)
-class GaussianMixture:
+class GaussianMixture(_Clustering):
     """Leave out outlying clusters that a mixture of Gaussians (expectation-maximization) finds among a class's columns.
 
     The columns are first reduced to their principal components, each divided by its standard deviation.
 
     Attributes:
         clusters: Gaussians of each class.
-        components: principal components.
         max_outlier_fraction: largest fraction of a class in outlying clusters.
         seed: of what is random in finding clusters.
+        components: principal components.
     """
 
     name: ClassVar[str] = "em"
-    uses_columns: ClassVar[bool] = True
-    clusters: int = 20
     components: int = 16
-    max_outlier_fraction: float = 0.05
-    seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse options without meaning."""
-        _check_clustering(self.clusters, self.max_outlier_fraction, self.seed)
+        super().__post_init__()
         _check(self.components >= 1, "components", self.components, "at least 1")
 
-    @property
-    def reason(self) -> str:
-        """What the left-out images have in common."""
-        return _clustering_reason(self.max_outlier_fraction)
-
-    def keep(self, observations: Observations) -> NDArray[np.bool_]:
-        """Return which of the images to keep ``(n)``."""
-        return _without_outlying_clusters(self.name, observations, self._fitted, self.max_outlier_fraction, self.seed)
-
-    def _fitted(self, sample: NDArray[np.float32]) -> "_Clusters":
+    def _fit(self, sample: NDArray[np.float32]) -> _Clusters:
         from sklearn.decomposition import PCA
         from sklearn.mixture import GaussianMixture as Mixture
 
@@ -347,43 +378,6 @@ FILTERS: dict[str, type[Correct | Similarity | KMeans | GaussianMixture]] = {
     "kmeans": KMeans,
     "em": GaussianMixture,
 }
-
-# From columns (b i) to the numbers (b) of their clusters, and the clusters' centers seen from the class's mean (k …).
-_Clusters = tuple[Callable[[NDArray[np.float32]], NDArray[np.integer]], NDArray[np.floating]]
-
-
-def _without_outlying_clusters(
-    name: str,
-    observations: Observations,
-    fitted: Callable[[NDArray[np.float32]], _Clusters],
-    max_outlier_fraction: float,
-    seed: int,
-) -> NDArray[np.bool_]:
-    """Cluster each class's columns and keep the images in clusters that are not outlying ``(n)``."""
-    require(f"filter {name}", "sklearn")
-    from sklearn.exceptions import ConvergenceWarning
-
-    keep = np.ones(len(observations), bool)
-    for label in range(observations.classes):
-        members = observations.of_class(label)
-        if len(members) < 2:
-            continue
-        random = np.random.default_rng([seed, label])
-        chosen = members
-        if len(members) > _SAMPLE:
-            chosen = np.sort(random.choice(members, _SAMPLE, replace=False))
-        sample = np.concatenate([columns for _, columns in observations.columns(chosen)])
-        if (sample == sample[0]).all():
-            continue
-        with warnings.catch_warnings():
-            # Where some columns are equal there are fewer clusters than asked for; a rough grouping is good enough.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            assign, centers = fitted(sample)
-        clusters = np.concatenate([assign(columns) for _, columns in observations.columns(members)])  # (m)
-        keep[members] = ~is_outlying(np.bincount(clusters, minlength=len(centers)), centers, max_outlier_fraction)[
-            clusters
-        ]
-    return keep
 
 
 def is_outlying(
@@ -408,16 +402,6 @@ def _options(one: Any) -> dict[str, Any]:
     options = {field.name: getattr(one, field.name) for field in fields}
     plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))
     return plain
-
-
-def _clustering_reason(fraction: float) -> str:
-    return f"their columns are in the clusters farthest from their class's mean, which hold at most {fraction:g} of it"
-
-
-def _check_clustering(clusters: int, fraction: float, seed: int) -> None:
-    _check(clusters >= 2, "clusters", clusters, "at least 2")
-    _check(0 < fraction < 1, "max_outlier_fraction", fraction, "a fraction of each class, above 0 and below 1")
-    _check(0 <= seed < 2**32, "seed", seed, "a whole number from 0 to 2³² − 1")
 
 
 def _check(holds: bool, name: str, value: object, expected: str) -> None:

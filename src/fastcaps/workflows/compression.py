@@ -51,7 +51,7 @@ def compress(
         folder: the run folder to write.
         settings: what to look for.
         coefficients: a file of master coefficients, instead of the run's own.
-        resume: go on where an earlier call with the same settings stopped.
+        resume: resume where an earlier call with the same settings stopped.
         options: see `ExecutionOptions`; the device is the CPU, and the batch size that of the settings.
     """
     begun = time.monotonic()
@@ -135,7 +135,7 @@ def _check_folder(folder: Path, search: Path, identity: dict[str, Any], resume: 
         write_atomically({file: json_bytes(identity)})
         return
     if not resume:
-        raise ValueError(f"{folder} holds a search already: pass resume=True to go on with it, or another folder")
+        raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
     stored = json.loads(file.read_bytes())
     # Another limit only changes which of the same networks is taken.
     different = [name for name in identity if name != "max_drop" and stored.get(name) != identity[name]]
