@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, final
 
@@ -107,6 +107,21 @@ def _server(app: Guard) -> uvicorn.Server:
     )
 
 
+def _accept_waiting(server: uvicorn.Server, listener: socket.socket) -> list[asyncio.Task[Any]]:
+    """Accept the connections that the system has accepted for this process: it resets them when the socket closes."""
+    loop = asyncio.get_running_loop()
+    protocol: Any = server.config.http_protocol_class
+    create = partial(protocol, server.config, server.server_state, server.lifespan.state, _loop=loop)
+    waiting = []
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            waiting.append(listener.accept()[0])
+    for connection in waiting:
+        connection.setblocking(False)
+    return [loop.create_task(loop.connect_accepted_socket(create, connection)) for connection in waiting]
+
+
 async def _run(server: uvicorn.Server, listener: socket.socket, service: Service, started: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     serving = loop.create_task(server.serve(sockets=[listener]))
@@ -115,10 +130,10 @@ async def _run(server: uvicorn.Server, listener: socket.socket, service: Service
         """Stop in steps, so that no connection is closed that is just carrying a request."""
         service.stopping = True  # clients are sent away
         await asyncio.sleep(service.settings.drain_seconds)
-        listener.listen(0)  # what the system has accepted for this process is accepted here, nothing more
-        await asyncio.sleep(_STEP_SECONDS)
+        accepting = _accept_waiting(server, listener)
         for listening in server.servers:
             listening.close()
+        await asyncio.gather(*accepting)
         # Connections without a request may be carrying one; those with one close after its answer.
         until = loop.time() + _IDLE_SECONDS
         while server.server_state.connections and loop.time() < until:
