@@ -1,13 +1,12 @@
 """Your own images from a `torch.utils.data.Dataset`, through the paper's network.
 
-    python examples/own_dataset.py [FOLDER]
+    python examples/own_dataset.py
 
 `DataSet.from_torch` makes a data set of fastcaps, and the workflows do the rest: train, accumulate, evaluate, export,
 predict. The images here are drawn: circles, squares and crosses of 64×64 pixels. A strided stem keeps the number of
 capsules near that of the paper's network.
 """
 
-import sys
 from pathlib import Path
 
 import torch
@@ -70,4 +69,4 @@ def main(out: str = "runs/shapes") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
