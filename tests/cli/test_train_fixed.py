@@ -1,5 +1,6 @@
 """Training with master coefficients from the command line."""
 
+import html
 import json
 import re
 
@@ -10,7 +11,7 @@ from tests.cli.commands import SMALL, invoke
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients
 from fastcaps.nn.pretrained import weights_hash
 
-GO_ON = ["--epochs", "2", "--batch-size", "8", "--threads", "1"]
+FINETUNE = ["--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def run(images, tmp_path):
 def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
     out = tmp_path / "fixed"
     master = run / "master.safetensors"
-    trained = invoke("train", "--init", run, "--coefficients", master, "--out", out, "--test-every", 1, *GO_ON)
+    trained = invoke("train", "--init", run, "--coefficients", master, "--out", out, "--test-every", 1, *FINETUNE)
     assert f"next: fastcaps evaluate {out}" in trained.stderr
     about = json.loads((out / "run.json").read_text())
     assert about["init"] == {"run": str(run), "weights": weights_hash(CapsNet.from_pretrained(run))}
@@ -57,7 +58,7 @@ def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
 def test_refitting_the_routing_layer(run, tmp_path):
     out = tmp_path / "refit"
     refit = ["--init", run, "--coefficients", "uniform", "--routing-only", "--loss", "cross_entropy", "--sharpness", 10]
-    invoke("train", *refit, "--out", out, *GO_ON)
+    invoke("train", *refit, "--out", out, *FINETUNE)
     settings = json.loads((out / "run.json").read_text())["settings"]
     names = ("routing_only", "loss", "sharpness", "reconstruction_weight")
     assert [settings[name] for name in names] == [True, "cross_entropy", 10.0, 0.0]
@@ -81,17 +82,18 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert backwards["variants"]["other"]["confusion"] == result["variants"]["fast"]["confusion"]
     invoke("evaluate", out, "--compare", run, "--out", out)
     invoke("analyze", out, "--out", tmp_path / "report")
-    assert "another run's network, as it was trained" in (tmp_path / "report" / "index.html").read_text()
+    page = html.unescape((tmp_path / "report" / "index.html").read_text())
+    assert "another run's network, as it was trained" in page
     alone = json.loads(invoke("evaluate", run, "--json").stdout)
     assert result["variants"]["other"]["confusion"] == alone["variants"]["dynamic"]["confusion"]
     # What is trained from it learns by the same loss, all of it.
-    invoke("train", "--init", out, "--out", tmp_path / "more", *GO_ON)
+    invoke("train", "--init", out, "--out", tmp_path / "more", *FINETUNE)
     settings = json.loads((tmp_path / "more" / "run.json").read_text())["settings"]
     assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0005]
 
 
 def test_finetuning_with_dynamic_routing_is_the_control(run, tmp_path):
-    trained = invoke("train", "--init", run, "--out", tmp_path / "more", *GO_ON)
+    trained = invoke("train", "--init", run, "--out", tmp_path / "more", *FINETUNE)
     assert "next: fastcaps accumulate" in trained.stderr
     rows = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
     assert [row["routing"] for row in rows] == ["dynamic", "dynamic"]
@@ -122,7 +124,7 @@ def test_images_held_out_once_stay_held_out(run, images, tmp_path):
         (["--validation", 0.25], "with 0.25 of its images held out by seed 0"),
         (["--validation", 0], "with no images held out"),
     ):
-        refused = invoke("train", "--init", run, "--out", out, *options, *GO_ON, code=1)
+        refused = invoke("train", "--init", run, "--out", out, *options, *FINETUNE, code=1)
         assert f"{run} was trained with 6 images held out by seed 0, this run would be {words}: some" in refused.stderr
     master = ["--coefficients", run / "master.safetensors"]
     refused = invoke("train", "--data", images, *master, "--validation", 3, "--out", out, *SMALL, code=1)
@@ -132,7 +134,7 @@ def test_images_held_out_once_stay_held_out(run, images, tmp_path):
     assert words in refused.stderr
     invoke("train", "--data", images, *master, "--validation", 6, "--out", tmp_path / "same", *SMALL)
     invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
-    refused = invoke("train", "--init", tmp_path / "all", "--validation", 3, "--out", out, *GO_ON, code=1)
+    refused = invoke("train", "--init", tmp_path / "all", "--validation", 3, "--out", out, *FINETUNE, code=1)
     assert "trained with no images held out, this run would be with 3 images held out by seed 0" in refused.stderr
     assert not out.exists()
 
