@@ -266,7 +266,7 @@ def test_coefficients_of_another_kind_are_refused(small):
     (small / "results" / "mnist-max_min-0.json").unlink()
     invoke("accumulate", run, "--iteration", 2, "--threads", 1)
     said = invoke(*MNIST, code=1).stderr
-    assert "mnist-max_min-0 was evaluated with coefficients of iteration 2, containers, 0 filters, expected the" in said
+    assert "mnist-max_min-0 was evaluated with coefficients of iteration 2, per_class, 0 filters, expected the" in said
     assert not list((small / "results").iterdir())
 
 
