@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -59,9 +60,12 @@ class Child:
 
     def wait(self) -> tuple[int | None, str, str]:
         """Return the exit code, the rest of stdout and all of stderr when the process has ended."""
+        guard = threading.Timer(DEADLINE, self._process.kill)
+        guard.start()
         with self.stdout, self._errors:
             out = self.stdout.read()
             self._process.join(DEADLINE)
+            guard.cancel()
             return self._process.exitcode, out, self._errors.read()
 
     def succeed(self) -> tuple[str, str]:
@@ -83,6 +87,8 @@ def _child(
     if sys.platform == "linux":
         # It ends with the server that forked it, which ends with the tests.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    # A job in the background of a shell ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(out.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)
     os.environ.clear()

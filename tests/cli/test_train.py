@@ -169,7 +169,8 @@ def test_wrong_use_ends_with_2(arguments, message, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_ctrl_c_saves_and_exits_with_130(images, tmp_path):
     process = command("train", "--data", images, "--out", tmp_path / "run", *SMALL, "--epochs", 100000)
-    process.wait_until((tmp_path / "run" / "metrics.jsonl").exists)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    process.wait_until(lambda: metrics.is_file() and metrics.read_text() != "")
     process.send_signal(signal.SIGINT)
     code, _, err = process.wait()
     assert code == 130

@@ -129,10 +129,10 @@ class Trainer:
                 stack.enter_context(self.run.locked())
             if self.settings.routing_only:
                 stack.enter_context(self._optimization.routing_only())
+            stopped = stack.enter_context(stop_between_steps())
             self._prepare_folder(resume)
             stack.enter_context(started(self._loggers, self.run, self.progress.history))
             self._optimization.distribute()
-            stopped = stack.enter_context(stop_between_steps())
             while self.progress.epoch < self.settings.epochs:
                 if self._accumulation_due():
                     self._accumulate(stopped)
