@@ -142,3 +142,15 @@ def test_bad_lines(tmp_path, content, message):
     write(tmp_path, "rotated_mnist", content(), tiny.amat_bytes(*digits(10, 1)))
     with pytest.raises(ValueError, match=message):
         load("rotated_mnist", data_dir=tmp_path)
+
+
+def test_more_lines_than_any_set_has(tmp_path):
+    write(tmp_path, "rotated_mnist", b"\n" * 3000, b"")
+    with pytest.raises(ValueError, match=r"train_valid\.amat has more than 2,040 lines, expected 20: it is damaged"):
+        load("rotated_mnist", data_dir=tmp_path)
+
+
+def test_a_line_without_end(tmp_path):
+    write(tmp_path, "rotated_mnist", b"0" * 70_000, b"")
+    with pytest.raises(ValueError, match=r"train_valid\.amat has a line of over 65,536 bytes: it is damaged"):
+        load("rotated_mnist", data_dir=tmp_path)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -89,4 +91,18 @@ def test_a_label_outside_the_classes(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "cifar10", tiny.with_hashes(SETS["cifar10"], contents))
     tiny.write(tmp_path, SETS["cifar10"], contents)
     with pytest.raises(ValueError, match=r"test_batch\.bin has label 11 at image 0, expected 0 to 9"):
+        load("cifar10", data_dir=tmp_path)
+
+
+def test_a_member_that_is_too_large(tmp_path, contents, monkeypatch):
+    entry = SETS["cifar10"]
+    assert entry.files is not None
+    small = tuple(dataclasses.replace(file, size=100) for file in tiny.files_of(entry))
+    monkeypatch.setitem(
+        SETS, "cifar10", dataclasses.replace(entry, files=dataclasses.replace(entry.files, files=small))
+    )
+    path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
+    path.parent.mkdir()
+    path.write_bytes(tiny.tar_bytes(dict(zip([file.name for file in small], contents, strict=True))))
+    with pytest.raises(ValueError, match=r"tar\.gz has 12,292 bytes in data_batch_1\.bin, expected at most 100: it is"):
         load("cifar10", data_dir=tmp_path)

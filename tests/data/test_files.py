@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import errno
 import http.server
@@ -22,6 +23,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         content = CONTENT[::-1] if how == "wrong" else CONTENT
         self.send_response(200)
+        if how == "endless":
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(CONTENT)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content[: len(content) // 2] if how == "broken" else content)
@@ -260,3 +266,9 @@ def test_an_interrupted_download_leaves_nothing(home, cache, monkeypatch):
     assert not (cache / "some_set").exists()
     assert files.locate(wanted(url), [cache]) == [None]
     assert files.read(fetch(wanted(url), cache)) == [CONTENT]
+
+
+def test_an_endless_download_is_stopped(home, cache):
+    with pytest.raises(FileNotFoundError, match=rf"endless/file\.bin: it has more than {len(CONTENT):,} bytes$"):
+        fetch(wanted(f"{home}/endless/file.bin"), cache)
+    assert not [path for path in cache.rglob("*") if path.is_file()]

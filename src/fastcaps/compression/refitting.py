@@ -101,7 +101,7 @@ def refit(
         network: afterwards in evaluation mode, with gradients switched off.
         teacher: gives the batches, the labels and the capsules to learn.
         settings: how it is trained.
-        checkpoint: a file from which training goes on, bit for bit, if it exists; written now and then.
+        checkpoint: a file to resume from, bit for bit, if it exists; written at intervals.
         after_epoch: measures the network after each epoch; what it returns goes into the history.
         observe: told the progress after each step.
 

@@ -182,7 +182,7 @@ def compress(
             training images are held out.
         reference: accuracy that losses are counted from; that of the model on the held-out images when None. Give one
             where the model has been trained on these.
-        folder: for what a search that is started again goes on from; nothing is written when None.
+        folder: where the state of the search is written, to resume from; nothing is written when None.
         observer: told how it gets on.
     """
     settings, observer = settings or CompressSettings(), observer or Observer()
