@@ -73,6 +73,16 @@ def recover(folder: Path) -> None:
             _remove(path)
 
 
+def check_output(path: str | Path, *suffixes: str, force: bool = True) -> None:
+    """Refuse a file to write whose name has another suffix, or, unless ``force``, one that exists."""
+    path = Path(path)
+    if path.suffix.lower() not in suffixes:
+        expected = " or ".join(suffixes)
+        raise ValueError(f"{path} was given as the file to write, expected a name that ends with {expected}")
+    if not force and path.exists():
+        raise FileExistsError(f"{path} exists: choose another name, or pass force=True to overwrite it")
+
+
 def json_bytes(value: Any) -> bytes:
     """Return a value as an indented JSON document."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

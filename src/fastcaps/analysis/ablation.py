@@ -87,6 +87,7 @@ class Ablation(Result):
         run: folder of the run.
         command: command line that compared them.
         data: name of the data set.
+        images_note: how the images differ from those that the network was trained with; None for its own.
         limit: number of training images that were accumulated; None for all.
         versions: of packages, by name.
     """
@@ -100,6 +101,7 @@ class Ablation(Result):
     run: str | None = json_field(omit_none=True)
     command: str | None = json_field(omit_none=True)
     data: str | None = json_field(omit_none=True)
+    images_note: str | None = json_field(omit_none=True)
     limit: int | None = None
     versions: Mapping[str, str] | None = json_field(omit_none=True)
 

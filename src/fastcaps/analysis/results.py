@@ -23,6 +23,11 @@ def current_method(name: str) -> str:
     return "per_class" if name == "containers" else name
 
 
+def note_sentences(images_note: str | None) -> list[str]:
+    """Return the sentence of a result about images that are not those of the run."""
+    return [] if images_note is None else [f"Mind that {images_note}."]
+
+
 def _no_labels() -> NDArray[np.int64]:
     return np.empty(0, np.int64)
 
@@ -114,6 +119,7 @@ class Evaluation(Result):
         command: command line that evaluated it.
         data: name of the data set.
         generated: whether its images are generated.
+        images_note: how the images differ from those that the network was trained with; None for its own.
         part: ``"test"``, ``"validation"`` or ``"train"``.
         batch_size: images per batch.
         threads: CPU threads per process.
@@ -133,6 +139,7 @@ class Evaluation(Result):
     command: str | None = json_field(omit_none=True)
     data: str | None = json_field(omit_none=True)
     generated: bool | None = json_field(omit_none=True)
+    images_note: str | None = json_field(omit_none=True)
     part: str | None = json_field(omit_none=True)
     batch_size: int | None = json_field(omit_none=True)
     threads: int | None = json_field(omit_none=True)
@@ -172,8 +179,9 @@ class Evaluation(Result):
         return [self._variants_table(), self._classes_table()]
 
     def sentences(self) -> list[str]:
-        """Say what fast routing changes, and how it compares with the other network."""
-        return [self.verdict(), *([] if self.other is None else [self.compare_with_other()])]
+        """Say what fast routing changes, how it compares with the other network, and what is special of the images."""
+        compared = [] if self.other is None else [self.compare_with_other()]
+        return [self.verdict(), *compared, *note_sentences(self.images_note)]
 
     def verdict(self) -> str:
         """Say in two sentences what fast routing changes."""

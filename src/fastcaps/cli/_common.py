@@ -8,18 +8,21 @@ import os
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 import typer
+from click import get_current_context
 
 from fastcaps import distributed
 from fastcaps._extras import require
 from fastcaps._machine import out_of_memory_message
 from fastcaps._result import Result, Table
 from fastcaps._version import __version__
+from fastcaps.cli._options import in_words_of_options
 
 # Group of options in the help.
 _EXECUTION = "Execution"
@@ -31,6 +34,14 @@ Coefficients = Annotated[
     Path | None, typer.Option(help="A file of master coefficients (default: RUN/master.safetensors).", metavar="FILE")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch.", rich_help_panel=_EXECUTION)]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the images of the run are now, or other images of its classes: a folder, or a data set's name.",
+        metavar="PATH",
+        rich_help_panel=_EXECUTION,
+    ),
+]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files.", rich_help_panel=_EXECUTION)]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=_EXECUTION)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).", rich_help_panel=_EXECUTION)]
@@ -141,7 +152,9 @@ def quiet() -> None:
 def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
     """Turn errors into one line, printed once, and an exit code."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
     except distributed.EndedElsewhereError as error:
         raise typer.Exit(error.code) from None
     except distributed.JoiningError as error:
@@ -168,6 +181,11 @@ def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
         if distributed.launched()[0] > 0:
             sys.stderr = sys.__stderr__
         raise
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Print a warning in one line."""
+    typer.echo(f"warning: {message}", err=True)
 
 
 def _say(words: str, world: distributed.World, code: int) -> None:
@@ -204,7 +222,14 @@ def explained(error: Exception, world: distributed.World = distributed.SINGLE) -
         )
     if isinstance(error, RuntimeError):
         return None
-    return str(error)
+    return in_words_of_options(str(error), _option_names())
+
+
+def _option_names() -> dict[str, str]:
+    """Return the option of each parameter of the command that runs."""
+    context = get_current_context(silent=True)
+    params = [] if context is None else context.command.params
+    return {str(param.name): param.opts[0] for param in params if param.opts[0].startswith("--")}
 
 
 def print_json(value: Any) -> None:

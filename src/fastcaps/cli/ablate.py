@@ -9,6 +9,7 @@ from fastcaps._extras import require
 from fastcaps.cli import _variants as variants
 from fastcaps.cli._common import (
     BatchSize,
+    Data,
     DataDir,
     Device,
     Json,
@@ -30,6 +31,7 @@ def ablate(
     batch_size: BatchSize = 256,
     out: Annotated[Path | None, typer.Option(help="Folder for ablation.json and ablation.png (default: RUN).")] = None,
     result: Annotated[Path | None, typer.Option(help="File for the same JSON, such as results/NAME.json.")] = None,
+    data: Data = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -54,6 +56,7 @@ def ablate(
         limit=limit,
         result_file=result,
         batch_size=batch_size,
+        data=data,
         data_dir=data_dir,
         device=device,
         threads=threads,

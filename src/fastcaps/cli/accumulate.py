@@ -10,6 +10,7 @@ from fastcaps._result import without_none
 from fastcaps.cli import _variants as variants
 from fastcaps.cli._common import (
     BatchSize,
+    Data,
     DataDir,
     Device,
     Json,
@@ -43,6 +44,7 @@ def accumulate(
     memory: Annotated[
         float | None, typer.Option(help="Gigabytes for the sums in each process (default: half of the free memory).")
     ] = None,
+    data: Data = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -71,6 +73,7 @@ def accumulate(
         filters=variants.parse_filters(filters or ["none"], options),
         memory=None if memory is None else round(memory * 1e9),
         batch_size=batch_size,
+        data=data,
         data_dir=data_dir,
         device=device,
         threads=threads,

@@ -9,6 +9,7 @@ from fastcaps._extras import require
 from fastcaps.cli._common import (
     BatchSize,
     Coefficients,
+    Data,
     DataDir,
     Device,
     Json,
@@ -43,6 +44,7 @@ def analyze(
     figures_to: Annotated[Path | None, typer.Option(help="Folder of these files (default: OUT/figures).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of images of each part (default: all).")] = None,
     batch_size: BatchSize = 128,
+    data: Data = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -69,6 +71,7 @@ def analyze(
         examples=example,
         limit=limit,
         batch_size=batch_size,
+        data=data,
         data_dir=data_dir,
         device=device,
         threads=threads,

@@ -9,6 +9,7 @@ from fastcaps._extras import require
 from fastcaps.cli._common import (
     BatchSize,
     Coefficients,
+    Data,
     DataDir,
     Device,
     Json,
@@ -41,6 +42,7 @@ def evaluate(
     result: Annotated[
         Path | None, typer.Option(help="File for the run as one JSON: command, settings, epochs, evaluation.")
     ] = None,
+    data: Data = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
@@ -69,6 +71,7 @@ def evaluate(
         compare=compare,
         result_file=result,
         batch_size=batch_size,
+        data=data,
         data_dir=data_dir,
         device=device,
         threads=threads,

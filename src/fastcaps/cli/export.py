@@ -7,7 +7,9 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps.cli._common import (
+    BatchSize,
     Coefficients,
+    Data,
     DataDir,
     Json,
     RunArgument,
@@ -35,6 +37,16 @@ def export(
         int | None, typer.Option(min=1, help="Number of test images to compare on (default: all).")
     ] = None,
     coefficients: Coefficients = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check/--no-check", help="Compare with PyTorch on the test images; without, no data needed."),
+    ] = True,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Folder of pictures to calibrate int8 with (default: training images).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    batch_size: BatchSize = 64,
+    data: Data = None,
     data_dir: DataDir = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -45,6 +57,8 @@ def export(
     is calibrated on training images.
 
     Example:  fastcaps export runs/mnist mnist.onnx --precision int8
+
+    Example:  fastcaps export runs/pets pets.onnx --precision int8 --no-check --calibration some-photos
     """
     if batch != "dynamic" and (not batch.isdecimal() or int(batch) < 1):
         raise typer.BadParameter(f"--batch {batch}: expected dynamic or a number of images")
@@ -60,6 +74,11 @@ def export(
         max_drop=max_drop,
         limit=limit,
         coefficients=coefficients,
+        check=check,
+        calibration=calibration,
+        force=force,
+        batch_size=batch_size,
+        data=data,
         data_dir=data_dir,
         threads=threads,
     )

@@ -1,5 +1,6 @@
 """Data sets: a training part and a test part with labels, and where they come from."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,17 @@ class Split:
         chosen = indices if self._chosen is None else self._chosen[indices]
         return Split(self.labels[indices], self._read, chosen, streams=self.streams)
 
+    def joined(self, other: "Split") -> "Split":
+        """Return these images and then those of another part of the same set."""
+        if self._chosen is None or other._chosen is None:
+            raise ValueError("only parts of one folder or subsets of one part can be joined")
+        labels, chosen = torch.cat([self.labels, other.labels]), torch.cat([self._chosen, other._chosen])
+        return Split(labels, self._read, chosen, streams=self.streams)
+
+    def relabeled(self, labels: Tensor) -> "Split":
+        """Return the same images with other labels ``(n)``."""
+        return Split(labels, self._read, self._chosen, streams=self.streams)
+
     def first(self, count: int | None) -> "Split":
         """Return the first images; all when ``count`` is None."""
         return self if count is None else self.subset(torch.arange(min(count, len(self))))
@@ -98,6 +110,9 @@ class DataSet:
         background: brightness of the edge of gray images, between 0 and 1; None for color, or where it varies.
         network: entries of the network's configuration that differ from the default.
         training: settings of training that differ from the defaults.
+        test_hashes: for a folder without ``train`` and ``test``, the beginning of the SHA-256 of each test image, by
+            which they are found again when the folder has grown.
+        left_out: files of a folder that can't be decoded and were left out (``skip_broken=True``).
     """
 
     name: str
@@ -111,6 +126,8 @@ class DataSet:
     background: float | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    test_hashes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -257,6 +274,23 @@ class DataSet:
         rest, held = stratified(self.train.labels.numpy(), count, seed)
         return self.train.subset(torch.from_numpy(rest)), self.train.subset(torch.from_numpy(held))
 
+    def everything(self) -> Split:
+        """Return all images of a folder without ``train`` and ``test``: the training images, then the test images."""
+        return self.train.joined(self.test)
+
+    def with_classes(self, class_names: Sequence[str]) -> Self:
+        """Return the same images with the labels of other networks: the same classes in another order."""
+        if tuple(class_names) == self.class_names:
+            return self
+        if set(class_names) != set(self.class_names):
+            raise ValueError(
+                f"{self.name} has the classes {_listed(self.class_names)}, expected {_listed(class_names)}: give "
+                "images of the same classes"
+            )
+        numbers = torch.tensor([list(class_names).index(name) for name in self.class_names])
+        train, test = (part.relabeled(numbers[part.labels]) for part in (self.train, self.test))
+        return dataclasses.replace(self, class_names=tuple(class_names), train=train, test=test)
+
     def config(self, **changes: Any) -> CapsNetConfig:
         """Return the configuration of a network for these images: the paper's network where it has one.
 
@@ -274,6 +308,10 @@ class DataSet:
             "standardize": c == 3,
         }
         return CapsNetConfig.for_images(**(preset | dict(self.network) | changes))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def measure_background(train: Split, augmentation: Augmentation | None = None) -> float | None:

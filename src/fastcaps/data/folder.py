@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fastcaps._images import Header, decode, header, image_files, no_bombs
 from fastcaps._machine import processors
+from fastcaps._progress import progress_bar, say
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split, measure_background, stratified
 from fastcaps.distributed import current
@@ -30,16 +31,38 @@ _TEST_FRACTION = 0.2
 _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 # Most threads that decode; Pillow releases Python's lock meanwhile.
 _THREADS = 8
+# Digits of the SHA-256 of a test image by which it is found again, and files that are named where some are broken.
+_DIGITS, _NAMED = 16, 10
+
+
+class FolderOptions(TypedDict, total=False):
+    """Keyword arguments of `fastcaps.data.load` for folders of images.
+
+    Attributes:
+        test_fraction: part of the images to hold out for testing, where the folder has no ``train`` and ``test``; 0.2
+            by default.
+        size: height and width, or one number for both, to resize to; by default the most common size of a training
+            image, scaled down until no side is longer than 64.
+        channels: 1 for gray, 3 for color; by default gray only if all images are.
+        skip_broken: decode every file first, and leave out those that can't be decoded.
+    """
+
+    test_fraction: float | None
+    size: int | tuple[int, int] | None
+    channels: int | None
+    skip_broken: bool
 
 
 class _Files(NamedTuple):
-    """Image files ``(n)`` with their labels ``(n)``, and which are for training and for testing."""
+    """Image files with headers ``(n)``, labels ``(n)``, and, if divided, whether each is in ``test`` ``(n)``."""
 
     paths: list[Path]
+    headers: list[Header]
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
-    train: NDArray[np.int64]
-    test: NDArray[np.int64]
+    divided: bool
+    tested: NDArray[np.bool_]
+    left_out: tuple[str, ...]
 
 
 def load(
@@ -49,26 +72,30 @@ def load(
     test_fraction: float | None = None,
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
+    skip_broken: bool = False,
+    test_hashes: Sequence[str] = (),
 ) -> DataSet:
     """Return a data set of the images in a folder.
 
     Args:
         folder: with one subfolder per class, or with both in ``train`` and ``test``.
         seed: of the choice of test images, where the folder isn't divided.
-        test_fraction: part of the images to hold out for testing, where the folder isn't divided; 0.2 when None.
-        size: height and width, or one number for both, to resize to; when None the most common size of a training
-            image, scaled down until no side is longer than 64.
-        channels: 1 for gray, 3 for color; when None gray only if all images are.
+        test_fraction: see `FolderOptions`.
+        size: see `FolderOptions`.
+        channels: see `FolderOptions`.
+        skip_broken: see `FolderOptions`.
+        test_hashes: `DataSet.test_hashes` of the folder at another time: the test images of a folder that isn't divided
+            are these, and no others.
     """
     chosen_size = _checked_size(size)
     if channels is not None and (type(channels) is not int or channels not in (1, 3)):
         raise ValueError(f"channels is {channels!r}, expected 1 for gray or 3 for color")
-    files = _divided(folder, test_fraction, seed)
     threads = max(1, min(_THREADS, processors() // current().local_size))
-    with no_bombs(), ThreadPoolExecutor(threads) as pool:
-        headers = list(pool.map(header, files.paths))
+    files = _listed_files(folder, threads, skip_broken)
+    train_files, test_files = _divided(folder, files, test_fraction, seed, frozenset(test_hashes))
+    headers = files.headers
     c = channels if channels is not None else 1 if all(item.gray for item in headers) else 3
-    h, w = chosen_size or _most_common_size([headers[k] for k in files.train])
+    h, w = chosen_size or _most_common_size([headers[k] for k in train_files])
     names = [str(path) for path in files.paths]  # a million take 0.1 GB, as paths four times that
 
     def read(indices: Tensor) -> Tensor:
@@ -79,7 +106,7 @@ def load(
 
     train, test = (
         Split(torch.from_numpy(files.labels[part]), read, torch.from_numpy(part), streams=True)
-        for part in (files.train, files.test)
+        for part in (train_files, test_files)
     )
     return DataSet(
         name=folder.resolve().name,
@@ -92,22 +119,23 @@ def load(
             "images": {"train": len(train), "test": len(test)},
             "size": [h, w],
             "channels": c,
-            "sha256": _tree_hash(folder, files.paths, headers, files.train),
+            "sha256": _tree_hash(folder, files.paths, headers, train_files),
         },
         augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
         background=measure_background(train) if c == 1 else None,
+        test_hashes=() if files.divided else tuple(headers[k].sha256[:_DIGITS] for k in test_files),
+        left_out=files.left_out,
     )
 
 
-def _divided(folder: Path, test_fraction: float | None, seed: int) -> _Files:
-    """List the images of a folder, divided by its ``train`` and ``test``, or at random."""
-    is_divided = (folder / "train").is_dir() and (folder / "test").is_dir()
-    if is_divided:
-        if test_fraction is not None:
-            raise ValueError(
-                f"test_fraction was given as {test_fraction!r}, which has no meaning for {folder}: "
-                "it has train and test; leave it out"
-            )
+def is_divided(folder: Path) -> bool:
+    """Return whether a folder has ``train`` and ``test``."""
+    return (folder / "train").is_dir() and (folder / "test").is_dir()
+
+
+def _listed_files(folder: Path, threads: int, skip_broken: bool) -> _Files:
+    """List the images of a folder and read their headers."""
+    if is_divided(folder):
         trees = [folder / "train", folder / "test"]
         classes = _classes(trees[0])
         _same_classes(folder, classes, _classes(trees[1]))
@@ -118,12 +146,64 @@ def _divided(folder: Path, test_fraction: float | None, seed: int) -> _Files:
     listed = [_listed(tree, classes) for tree in trees]
     paths = [path for files, _ in listed for path in files]
     labels = np.array([label for _, numbers in listed for label in numbers], np.int64)
-    if is_divided:
-        train, test = np.split(np.arange(len(paths)), [len(listed[0][0])])
-    else:
-        fraction = _TEST_FRACTION if test_fraction is None else test_fraction
-        train, test = _held_out(folder, classes, labels, fraction, seed)
-    return _Files(paths, labels, classes, train, test)
+    tested = np.arange(len(paths)) >= len(listed[0][0])
+    divided = len(trees) == 2
+    with no_bombs(), ThreadPoolExecutor(threads) as pool:
+        if not skip_broken:
+            return _Files(paths, list(pool.map(header, paths)), labels, classes, divided, tested, ())
+        with progress_bar("checking", len(paths)) as observe:
+            headers = []
+            for item in pool.map(_decodable_header, paths):
+                headers.append(item)
+                observe(1)
+    intact = np.array([item is not None for item in headers])
+    broken = [str(path.relative_to(folder)) for path, whole in zip(paths, intact, strict=True) if not whole]
+    if broken:
+        more = f" and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
+        say(f"left out {len(broken)} of {len(paths):,} files of {folder}: {', '.join(broken[:_NAMED])}{more}")
+    for part, tree in enumerate(trees):
+        left = np.bincount(labels[intact & (tested == part)], minlength=len(classes))
+        if not left.all():
+            raise ValueError(
+                f"the class folder {tree / classes[left.argmin()]} has no images that can be decoded: add some or "
+                "remove it"
+            )
+    return _Files(
+        [path for path, whole in zip(paths, intact, strict=True) if whole],
+        [item for item in headers if item is not None],
+        labels[intact],
+        classes,
+        divided,
+        tested[intact],
+        tuple(broken),
+    )
+
+
+def _decodable_header(path: Path) -> Header | None:
+    """Return the header of an image file; None for one that can't be decoded."""
+    try:
+        decode(path, None, 3)
+        return header(path)
+    except ValueError:
+        return None
+
+
+def _divided(
+    folder: Path, files: _Files, test_fraction: float | None, seed: int, known: frozenset[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers of training and test images: by ``train`` and ``test``, as they were, or at random."""
+    if files.divided:
+        if test_fraction is not None:
+            raise ValueError(
+                f"test_fraction was given as {test_fraction!r}, which has no meaning for {folder}: "
+                "it has train and test; leave it out"
+            )
+        return np.flatnonzero(~files.tested), np.flatnonzero(files.tested)
+    if known:
+        tested = np.array([item.sha256[:_DIGITS] in known for item in files.headers])
+        return np.flatnonzero(~tested), np.flatnonzero(tested)
+    fraction = _TEST_FRACTION if test_fraction is None else test_fraction
+    return _held_out(folder, files.class_names, files.labels, fraction, seed)
 
 
 def _not_half_divided(folder: Path) -> None:

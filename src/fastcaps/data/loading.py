@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -10,8 +10,12 @@ import torch
 from fastcaps.data import amat, cifar10, digits, files, folder, idx, variants
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split
+from fastcaps.data.folder import FolderOptions
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import SETS, Files, NamedSet, named
+
+# Options of a folder that were not given, as they are stored.
+_NO_OPTIONS: FolderOptions = {"test_fraction": None, "size": None, "channels": None}
 
 
 def load(
@@ -20,10 +24,8 @@ def load(
     data_dir: str | Path | None = None,
     seed: int = 0,
     photographs: str | Path | None = None,
-    test_fraction: float | None = None,
-    size: int | tuple[int, int] | None = None,
-    channels: int | None = None,
     test_only: bool = False,
+    **options: Unpack[FolderOptions],
 ) -> DataSet:
     """Return a data set by its name, or of a folder of images.
 
@@ -35,22 +37,19 @@ def load(
         data_dir: folder of the files, as in ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
         seed: of generated images, or of the choice of test images in a folder without ``train`` and ``test``.
         photographs: folder of photographs for the backgrounds of ``background_mnist``.
-        test_fraction: part of the images of a folder without ``train`` and ``test`` to test on; 0.2 when None.
-        size: height and width, or one number for both, to which the images of a folder are resized.
-        channels: 1 for gray, 3 for color, for a folder.
         test_only: leave the training part empty where the test images can be read without it. The test images of
             MNIST come with the package.
+        options: ``test_fraction``, ``size``, ``channels`` and ``skip_broken`` for a folder, see `FolderOptions`.
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, expected at least 0")
     if str(name_or_folder).replace("-", "_") not in SETS and Path(name_or_folder).expanduser().is_dir():
         _refuse("a folder of images", photographs=photographs)
         own = Path(name_or_folder).expanduser().resolve()
-        options: dict[str, Any] = {"seed": seed, "test_fraction": test_fraction, "size": size, "channels": channels}
-        data = folder.load(own, **options)
-        return dataclasses.replace(data, call={"name_or_folder": str(own), **options})
+        data = folder.load(own, seed=seed, **options)
+        return dataclasses.replace(data, call={"name_or_folder": str(own), "seed": seed, **_NO_OPTIONS, **options})
     entry = named(str(name_or_folder))
-    _refuse(entry.name, test_fraction=test_fraction, size=size, channels=channels)
+    _refuse(entry.name, **{**options, "skip_broken": options.get("skip_broken") or None})
     if entry.name != "background_mnist":
         _refuse(entry.name, photographs=photographs)
     data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs, test_only=test_only)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fastcaps._extras import require
 from fastcaps._files import write_atomically
+from fastcaps._result import without_none
 from fastcaps._version import __version__
 from fastcaps.exporting.quantize import Ranges
 from fastcaps.exporting.result import Check, ExportResult
@@ -44,6 +45,8 @@ class ExportOptions(TypedDict, total=False):
         background: brightness of the edge of the training images, for `fastcaps.runtime.pictures`.
         threads: CPU threads of ONNX Runtime; all by default.
         observe: called with the number of images after each batch that was compared.
+        images_note: how the test images differ from those that the network was trained with.
+        check: False to write int8 without test images and labels, so that its accuracy is not known.
     """
 
     max_drop: float
@@ -51,6 +54,8 @@ class ExportOptions(TypedDict, total=False):
     background: float | None
     threads: int | None
     observe: Observer
+    images_note: str | None
+    check: bool
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class _Options:
     background: float | None = None
     threads: int | None = None
     observe: Observer = lambda images: None
+    images_note: str | None = None
+    check: bool = True
 
 
 def export(
@@ -109,14 +116,14 @@ def export(
     predictor = Predictor(_content(proto, metadata), path, settings.threads)
     if tests is not None:
         check = _compare(model, predictor, tests, settings.observe)
-        metadata["accuracy"] = check.to_dict()
+        metadata["accuracy"] = check.to_dict() | without_none(images_note=settings.images_note)
     else:
         assert example is not None
         check = _compare_without_labels(model, predictor, example)
         metadata["check"] = check.to_dict()
         settings.observe(len(example))
     problem = check.problem(precision, settings.max_drop)
-    if problem is not None:
+    if problem is not None and (settings.check or precision == "float32"):
         raise ValueError(f"{path} was not written: {problem}")
     content = _content(proto, metadata)
     write_atomically({path: content})

@@ -112,6 +112,12 @@ class ExportResult(Result):
         columns = ["routing", "precision", "MB", "images", "accuracy", "original", "changed", "lengths differ by"]
         return [Table(str(self.file), columns, [row])]
 
+    def sentences(self) -> list[str]:
+        """Say what is special of the images that it was compared on."""
+        note = self.metadata.get("accuracy", {}).get("images_note")
+        unchecked = f"Not compared on test images: the accuracy of {self.file} is not known."
+        return ([] if note is None else [f"Mind that {note}."]) + ([unchecked] if self.check.correct is None else [])
+
     def to_dict(self) -> dict[str, Any]:
         """Return path, size and metadata as plain values for JSON."""
         return {"file": str(self.file), "bytes": self.size, **plain(dict(self.metadata))}

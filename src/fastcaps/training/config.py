@@ -55,6 +55,7 @@ class DataOptions:
         channels: 1 or 3, for the images of a folder.
         seed: seed of generated images, and of the choice of test images in a folder.
         photographs: folder of photographs for the backgrounds of background_mnist.
+        skip_broken: leave out the files of a folder that can't be decoded, and name them.
         data_dir: folder that has the files of the data sets.
     """
 
@@ -64,6 +65,7 @@ class DataOptions:
     channels: int | None = field(default=None, metadata=_FILE_ONLY)
     seed: int | None = field(default=None, metadata=_FILE_ONLY)
     photographs: str | None = field(default=None, metadata=_FILE_ONLY)
+    skip_broken: bool | None = None
     data_dir: str | None = None
 
     def __post_init__(self) -> None:

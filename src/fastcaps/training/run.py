@@ -20,10 +20,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import convert_json, parse_json, read_json
@@ -31,6 +31,7 @@ from fastcaps.bundled import names_expected, resolve
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.config import Convolution
 from fastcaps.training.reports import EpochMetrics
+from fastcaps.training.run_data import DataDescription, find_data, has_grown, images_note
 from fastcaps.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -200,14 +201,14 @@ class Run:
     def held_out(self, data: "DataSet") -> dict[str, Any]:
         """Return the settings with which another run on this data holds out the same images as this one."""
         settings = self.settings
-        if not settings.validation or data.fingerprint != self.description.data.fingerprint:
+        if not settings.validation or not self._is_own(data):
             return {}
         return {"validation": settings.validation, "seed": settings.seed}
 
     def check_held_out(self, data: "DataSet", settings: TrainSettings) -> None:
         """Raise when a run from these weights would hold out images they have seen, or train on images held out."""
-        own, same_data = self.settings, data.fingerprint == self.description.data.fingerprint
-        if not same_data or not (own.validation or settings.validation):
+        own = self.settings
+        if not self._is_own(data) or not (own.validation or settings.validation):
             return
         if (own.validation, own.seed) != (settings.validation, settings.seed):
             raise ValueError(
@@ -231,15 +232,26 @@ class Run:
                 f"learned from images of the {part} part that the other has not, so compare on the test images"
             )
 
+    def test_part(self, data: "DataSet") -> "Split":
+        """Return the images to test on: of another folder without ``train`` and ``test`` all."""
+        return data.everything() if self.has_others(data) and data.test_hashes else data.test
+
     def training_part(self, data: "DataSet") -> "Split":
-        """Return the images that the run was trained on: all training images but those held out for validation."""
+        """Return the images that the run was trained on: all training images but those held out for validation.
+
+        Of other images, the training part.
+        """
         settings = self.settings
-        return data.validation_split(settings.validation, settings.seed)[0] if settings.validation else data.train
+        if not settings.validation or not self._is_own(data):
+            return data.train
+        return data.validation_split(settings.validation, settings.seed)[0]
 
     def validation_part(self, data: "DataSet") -> "Split | None":
-        """Return the training images that the run held out, if any."""
+        """Return the training images that the run held out, if any; None of other images."""
         settings = self.settings
-        return data.validation_split(settings.validation, settings.seed)[1] if settings.validation else None
+        if not settings.validation or not self._is_own(data):
+            return None
+        return data.validation_split(settings.validation, settings.seed)[1]
 
     @property
     def background(self) -> float | None:
@@ -253,50 +265,35 @@ class Run:
         return SETS[name].background if name in SETS else None
 
     def data(
-        self, data_dir: str | Path | None = None, *, data: "DataSet | None" = None, test_only: bool = False
+        self,
+        data_dir: str | Path | None = None,
+        *,
+        data: "DataSet | str | Path | None" = None,
+        test_only: bool = False,
     ) -> "DataSet":
         """Return the data set that the run was trained with; raise when its images are others now.
 
+        A folder that has grown is used with a warning: its test images stay the same, what is new is for training.
+
         Args:
             data_dir: folder of the data sets' files.
-            data: the data set itself; needed for one that was made in Python, which no name leads back to.
+            data: the data set itself, the folder where it is now, or other images of the same classes, also by the
+                name of a data set; see `images_note`.
             test_only: load only the test images.
         """
-        description = self.description.data
-        if data is None:
-            if description.call is None:
-                raise ValueError(
-                    f"{self.folder} was trained with {description.name}, a data set made in Python, which can't be "
-                    "loaded by its name: pass the same data set as data="
-                )
-            from fastcaps.data import load
+        description = self.description
+        return find_data(self.folder, description.data, description.config, data, data_dir, test_only)
 
-            data = load(data_dir=data_dir, test_only=test_only, **cast(dict[str, Any], description.call))
-        if data.fingerprint != description.fingerprint:
-            raise ValueError(
-                f"the images of {data.name} are not those that {self.folder} was trained with "
-                f"({_differences(data, description)}): use the same images"
-            )
-        return data
+    def images_note(self, data: "DataSet") -> str | None:
+        """Return what results say of images that are not those of the run; None for its own."""
+        return images_note(self.description.data, data)
 
+    def has_others(self, data: "DataSet") -> bool:
+        """Return whether images are not those of the run, and not those of its folder after it has grown either."""
+        return not self._is_own(data) and not has_grown(self.description.data, data)
 
-@dataclass(frozen=True, kw_only=True)
-class DataDescription:
-    """What ``run.json`` says of the data set.
-
-    Attributes:
-        name: of the set.
-        call: arguments of `fastcaps.data.load`; None for a data set made in Python.
-        fingerprint: identifies the images.
-        provenance: where they come from.
-        background: as `DataSet.background`.
-    """
-
-    name: str
-    call: dict[str, str | int | float | list[int] | None] | None
-    fingerprint: str
-    provenance: dict[str, Any] = field(default_factory=dict)
-    background: float | None = None
+    def _is_own(self, data: "DataSet") -> bool:
+        return data.fingerprint == self.description.data.fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,27 +319,6 @@ class RunDescription:
     convolution: Convolution = "auto"
     fixed_coefficients: bool = False
     fast_every: int | None = None
-
-
-def _differences(data: "DataSet", description: DataDescription) -> str:
-    """Return how a data set differs from that of a run."""
-    expected, actual = _flat(description.provenance), _flat(data.provenance)
-    differing = [name for name in actual | expected if actual.get(name) != expected.get(name)]
-    words = [f"{name} is {_short(actual.get(name))}, was {_short(expected.get(name))}" for name in differing]
-    return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {description.fingerprint[:12]}…", *words])
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested entries under names such as ``files.train``."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 24 else f"{text[:23]}…"
 
 
 def training_provenance(data: "DataSet", settings: TrainSettings) -> dict[str, Any]:

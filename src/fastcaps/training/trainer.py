@@ -344,6 +344,8 @@ class Trainer:
             "test": len(self.data.test),
             "augmentation": self.data.augmentation.to_dict(),
             "background": self.data.background,
+            "test_hashes": self.data.test_hashes,
+            "left_out": self.data.left_out,
         }
         self.run.write_about(
             {

@@ -21,7 +21,8 @@ class ExecutionOptions(TypedDict, total=False):
     """Keyword arguments that all workflows take.
 
     Attributes:
-        data: the data set of the run; needed where the run was trained with one that was made in Python.
+        data: the data set of the run, needed where it was made in Python; the folder where the images are now; or other
+            images of the same classes: a data set, its name, or a folder.
         data_dir: folder of the data sets' files.
         batch_size: images per batch.
         device: ``"auto"`` (default), or a device of PyTorch.
@@ -29,7 +30,7 @@ class ExecutionOptions(TypedDict, total=False):
         command: command line to be stored with the result.
     """
 
-    data: "DataSet | None"
+    data: "DataSet | str | Path | None"
     data_dir: str | Path | None
     batch_size: int
     device: "str | torch.device"
@@ -41,7 +42,7 @@ class ExecutionOptions(TypedDict, total=False):
 class Execution:
     """`ExecutionOptions` with their defaults."""
 
-    data: "DataSet | None" = None
+    data: "DataSet | str | Path | None" = None
     data_dir: str | Path | None = None
     batch_size: int = 128
     device: "str | torch.device" = "auto"
@@ -114,6 +115,12 @@ def check_writable(run: Run) -> None:
         raise ValueError(
             f"{run.folder.name} comes with fastcaps and is not written to: name another place to write to (out)"
         )
+
+
+def check_own_images(run: Run, data: "DataSet") -> None:
+    """Refuse to write into a run what was made with other images than its own; its own may have grown."""
+    if run.has_others(data):
+        raise ValueError(f"{run.images_note(data)}: name another place than the run to write to (out)")
 
 
 def share(images: "Split") -> "Split":

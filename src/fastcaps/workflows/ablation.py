@@ -14,7 +14,15 @@ from fastcaps.master import FILTERS, Filter, MasterCoefficients, Method, sweep, 
 from fastcaps.nn import CapsNet
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, load_run, open_run, run_name
+from fastcaps.workflows._common import (
+    Execution,
+    ExecutionOptions,
+    check_own_images,
+    check_writable,
+    load_run,
+    open_run,
+    run_name,
+)
 
 
 def ablate(
@@ -48,6 +56,8 @@ def ablate(
         check_writable(run)
     folder = run.folder if out is None else Path(out)
     model, data = load_run(run, execution)
+    if out is None:
+        check_own_images(run, data)
     last = model.config.iterations
     filters = {"none": [], **{name: [kind()] for name, kind in FILTERS.items()}} if filters is None else filters
     numbers = [_iteration_number(entry, last) for entry in iterations or (*range(2, last + 1), "final")]
@@ -64,6 +74,7 @@ def ablate(
         run=run_name(run),
         command=execution.command,
         data=data.name,
+        images_note=run.images_note(data),
         iterations=last,
         limit=limit,
         versions=versions(),

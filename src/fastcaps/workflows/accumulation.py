@@ -7,13 +7,22 @@ from typing import Any, Literal, Unpack
 
 from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table, without_none
+from fastcaps.analysis.results import note_sentences
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
 from fastcaps.master import Filter, MasterCoefficients, Method, Observations, Selection, apply_filters, fold
 from fastcaps.nn import CapsNet
 from fastcaps.training.accumulation import accumulate_split
 from fastcaps.training.run import Run, training_provenance
-from fastcaps.workflows._common import Execution, ExecutionOptions, check_writable, load_run, open_run, share
+from fastcaps.workflows._common import (
+    Execution,
+    ExecutionOptions,
+    check_own_images,
+    check_writable,
+    load_run,
+    open_run,
+    share,
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -49,7 +58,8 @@ class AccumulationResult(Result):
         ]
         iteration = f"iteration {master.iteration}{' (after the last)' if self.after_last else ''}"
         count, rule = int(master.counts.sum()), master.normalization.name
-        return [*reasons, f"{self.path}: coefficients of {iteration} of {count} images, {rule}, {master.method}"]
+        words = f"{self.path}: coefficients of {iteration} of {count} images, {rule}, {master.method}"
+        return [*reasons, words, *note_sentences(master.provenance.get("images_note"))]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the path and the summary of the coefficients as plain values for JSON."""
@@ -85,6 +95,8 @@ def accumulate(
         check_writable(run)
         _check_not_fixed(run)
     model, data = load_run(run, execution)
+    if out is None:
+        check_own_images(run, data)
     images = run.training_part(data)
     selection = _apply_filters(model, data, images, filters, iteration, execution) if filters else None
     with progress_bar("accumulating", len(images)) as observe:
@@ -98,7 +110,10 @@ def accumulate(
             selection=selection,
             observe=observe,
             announce=say,
-            provenance={**training_provenance(data, run.settings), **without_none(command=execution.command)},
+            provenance={
+                **training_provenance(data, run.settings),
+                **without_none(images_note=run.images_note(data), command=execution.command),
+            },
             memory=memory,
             world=world,
         )

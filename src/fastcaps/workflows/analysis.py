@@ -15,7 +15,7 @@ from fastcaps.analysis.report_data import ReportData, ReportSettings
 from fastcaps.analysis.results import Evaluation
 from fastcaps.analysis.training_pass import TrainingPass, cached, collect
 from fastcaps.bundled import is_bundled
-from fastcaps.data import DataSet, batches
+from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet
@@ -24,6 +24,7 @@ from fastcaps.training.run import Run
 from fastcaps.workflows._common import (
     Execution,
     ExecutionOptions,
+    check_own_images,
     check_writable,
     load_run,
     open_run,
@@ -54,7 +55,7 @@ class AnalysisResult(Result):
     def sentences(self) -> list[str]:
         """Say what fast routing changes, and where the report is."""
         report, numbers = self.folder / "index.html", self.folder / "analysis.json"
-        return [self.evaluation.verdict(), f"The report is {report}; all numbers are in {numbers}."]
+        return [*self.evaluation.sentences(), f"The report is {report}; all numbers are in {numbers}."]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``analysis.json`` holds."""
@@ -101,18 +102,21 @@ def analyze(
     if out is None:
         _check_own_report(run, is_own)
     task = _Task(run.folder / "report" if out is None else Path(out), limit, execution)
-    evaluation_folder = run.folder if is_own and not is_bundled(run.folder) else task.cache
     master = run.master(coefficients)
     model, data = load_run(run, execution, master=master)
+    if out is None:
+        check_own_images(run, data)
+    is_own = is_own and run.images_note(data) is None
+    evaluation_folder = run.folder if is_own and not is_bundled(run.folder) else task.cache
     training = task.training_pass(run, model, data, task.cache / "training.safetensors")
-    lengths = task.test_lengths(model, master, data)
+    test = run.test_part(data).first(limit)
+    lengths = task.test_lengths(model, master, data, test)
     evaluation = _stored_evaluation(evaluation_folder, master, lengths)
     if evaluation is None:
         evaluation = evaluate(run, evaluation_folder, coefficients=coefficients, limit=limit, **options)
-    compared = None if compare is None else task.compared(open_run(compare))
+    compared = None if compare is None else task.compared(open_run(compare), data)
     if not current().is_main:
         return AnalysisResult(task.folder, evaluation, None)
-    test = data.test.first(limit)
     measured = Measurements(
         training, lengths, evaluation, lambda numbers: data.augmentation.test_view(test.images(numbers))
     )
@@ -174,9 +178,8 @@ class _Task:
         name = "the pass over the training images"
         return TrainingPass.from_arrays(cached(list(places), key, compute, _reusing(name), current()))
 
-    def test_lengths(self, model: CapsNet, master: MasterCoefficients, data: DataSet) -> Lengths:
-        """Return the lengths of the class capsules of the test images, with dynamic and fast routing."""
-        images = data.test.first(self.limit)
+    def test_lengths(self, model: CapsNet, master: MasterCoefficients, data: DataSet, images: Split) -> Lengths:
+        """Return the lengths of the class capsules of test images, with dynamic and fast routing."""
         key = {
             "weights": weights_hash(model),
             "master": master.values_hash,
@@ -193,12 +196,10 @@ class _Task:
         place = self.cache / "test.safetensors"
         return Lengths(**cached([place], key, compute, _reusing("lengths of test images"), current()))
 
-    def compared(self, other: Run) -> ComparedRun:
-        """Return the pass over the training images of another run."""
-        execution = self.execution
-        if execution.data is not None and execution.data.fingerprint != other.description.data.fingerprint:
-            execution = replace(execution, data=None)
-        model, data = load_run(other, execution)
+    def compared(self, other: Run, data: DataSet) -> ComparedRun:
+        """Return the pass over the training images of another run, which may be trained with the same data."""
+        same = data.fingerprint == other.description.data.fingerprint
+        model, data = load_run(other, replace(self.execution, data=data if same else None))
         stored = other.folder / "report" / "cache" / "training.safetensors"
         training = self.training_pass(other, model, data, self.cache / "compared.safetensors", stored)
         return ComparedRun(run_name(other), training, model.config)

@@ -39,7 +39,7 @@ def evaluate(
     Args:
         run: a run, its folder, or the name of a bundled network.
         out: folder for ``evaluation.json`` and ``confusion.png``. By default the run folder for the whole test set with
-            the run's own coefficients, and nowhere otherwise.
+            the run's own images and coefficients, and nowhere otherwise.
         coefficients: a file of master coefficients, instead of the run's own.
         part: ``"test"``, ``"validation"`` or ``"train"``.
         limit: only the first so many images.
@@ -66,6 +66,7 @@ def evaluate(
         command=execution.command,
         data=data.name,
         generated=data.generated,
+        images_note=run.images_note(data),
         part=part,
         batch_size=execution.batch_size,
         threads=torch.get_num_threads(),
@@ -76,6 +77,7 @@ def evaluate(
         other=about_other,
     )
     is_own = part == "test" and limit is None and coefficients is None and compare is None
+    is_own = is_own and evaluation.images_note is None
     if out is None and is_own and not is_bundled(run.folder):
         out = run.folder
     if world.is_main:
@@ -94,7 +96,12 @@ def _other_network(other: Run, run: Run, part: Part, execution: Execution) -> tu
 
 
 def _images(run: Run, data: DataSet, part: Part) -> Split:
-    images = {"test": lambda _: data.test, "train": run.training_part, "validation": run.validation_part}[part](data)
+    if part == "validation" and run.images_note(data) is not None:
+        raise ValueError(
+            f"{run.images_note(data)}: which of them were held out for validation is not known, take part='test'"
+        )
+    parts = {"test": run.test_part, "train": run.training_part, "validation": run.validation_part}
+    images = parts[part](data)
     if images is None:
         raise ValueError(
             f"{run.folder} held out no images for validation: train with validation images, or take another part"

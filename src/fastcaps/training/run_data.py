@@ -1,0 +1,183 @@
+"""The images of a run: found again where they were or where they are now, grown, or others of the same classes."""
+
+import warnings
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fastcaps.nn.config import CapsNetConfig
+
+if TYPE_CHECKING:
+    from fastcaps.data import DataSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataDescription:
+    """What ``run.json`` says of the data set.
+
+    Attributes:
+        name: of the set.
+        call: arguments of `fastcaps.data.load`; None for a data set made in Python.
+        fingerprint: identifies the images.
+        provenance: where they come from.
+        background: as `DataSet.background`.
+        augmentation: of the training images.
+        test_hashes: as `DataSet.test_hashes`.
+    """
+
+    name: str
+    call: dict[str, str | int | float | bool | list[int] | None] | None
+    fingerprint: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+    background: float | None = None
+    augmentation: dict[str, Any] = field(default_factory=dict)
+    test_hashes: tuple[str, ...] = ()
+
+
+def find_data(
+    run: Path,
+    about: DataDescription,
+    config: CapsNetConfig,
+    source: "DataSet | str | Path | None",
+    data_dir: str | Path | None,
+    test_only: bool,
+) -> "DataSet":
+    """Return the images of a run, or others that were given; see `Run.data`."""
+    if source is None:
+        data = _load_again(run, about, data_dir, test_only)
+    elif isinstance(source, str | Path):
+        data = _load_elsewhere(source, about, config, data_dir, test_only)
+    else:
+        data = source
+    if data.fingerprint == about.fingerprint:
+        return data
+    data = _with_known_test_images(about, data)
+    if data.fingerprint == about.fingerprint:
+        return data
+    if source is None and not has_grown(about, data):
+        raise ValueError(
+            f"the images of {data.name} are not those that {run} was trained with ({_differences(data, about)}): use "
+            "the same images, or give these as data= to use them as others of the same classes"
+        )
+    data = _fitting(run, config, data)
+    warnings.warn(f"{run}: {images_note(about, data)}", stacklevel=4)
+    return data
+
+
+def images_note(about: DataDescription, data: "DataSet") -> str | None:
+    """Return how images differ from those of a run; None for its own."""
+    if data.fingerprint == about.fingerprint:
+        return None
+    if has_grown(about, data):
+        added = _count(data.provenance) - _count(about.provenance)
+        return f"{data.name} has grown by {added:,} images since the training; its test images are the same or more"
+    return f"the images of {data.name} are not those of the training, but others of the same classes"
+
+
+def _load_again(run: Path, about: DataDescription, data_dir: str | Path | None, test_only: bool) -> "DataSet":
+    from fastcaps.data import load
+
+    if about.call is None:
+        raise ValueError(
+            f"{run} was trained with {about.name}, a data set made in Python, which can't be loaded by its name: pass "
+            "the same data set as data="
+        )
+    place = str(about.call.get("name_or_folder"))
+    if about.provenance.get("kind") == "folder" and not Path(place).is_dir():
+        raise FileNotFoundError(
+            f"{run} was trained with the images in {place}, which is not there any more: give the folder where they "
+            "are now, or other images of the same classes, as data="
+        )
+    return load(data_dir=data_dir, test_only=test_only, **cast(dict[str, Any], about.call))
+
+
+def _load_elsewhere(
+    source: str | Path,
+    about: DataDescription,
+    config: CapsNetConfig,
+    data_dir: str | Path | None,
+    test_only: bool,
+) -> "DataSet":
+    """Load a data set by its name, or a folder as that of the run was."""
+    from fastcaps.data import SETS, Augmentation, load
+    from fastcaps.data.folder import is_divided
+
+    if str(source).replace("-", "_") in SETS or not Path(source).expanduser().is_dir():
+        same = about.call is not None and about.call.get("name_or_folder") == str(source).replace("-", "_")
+        options = cast(dict[str, Any], about.call) if same else {"name_or_folder": source}
+        return load(data_dir=data_dir, test_only=test_only, **options)
+    options = {"size": config.resize or (config.height, config.width), "channels": config.channels}
+    if about.call is not None and about.provenance.get("kind") == "folder":
+        names = (
+            ("seed", "skip_broken")
+            if is_divided(Path(source).expanduser())
+            else ("seed", "skip_broken", "test_fraction")
+        )
+        options |= {name: about.call[name] for name in names if name in about.call}
+    data = load(source, **cast(dict[str, Any], options))
+    if about.augmentation:
+        augmentation = Augmentation.from_dict(about.augmentation)
+        shape = (config.channels, *(augmentation.crop or data.image_shape[1:]))
+        data = replace(data, augmentation=augmentation, image_shape=shape)
+    return data
+
+
+def _with_known_test_images(about: DataDescription, data: "DataSet") -> "DataSet":
+    """Return a folder with the test images that it had when the run was trained, if it has them all."""
+    from fastcaps.data import folder
+
+    known = about.test_hashes
+    if not known or not data.test_hashes or data.call is None:
+        return data
+    options = {name: value for name, value in data.call.items() if name not in ("name_or_folder", "test_fraction")}
+    again = folder.load(Path(data.call["name_or_folder"]), test_hashes=known, **options)
+    if not set(known) <= set(again.test_hashes):
+        return data
+    return replace(data, train=again.train, test=again.test, provenance=again.provenance, test_hashes=again.test_hashes)
+
+
+def has_grown(about: DataDescription, data: "DataSet") -> bool:
+    """Return whether a folder has the images of a run and more, as far as it can be told.
+
+    A folder with ``train`` and ``test`` has at least as many images in both; another one has all test images.
+    """
+    before, now = about.provenance, data.provenance
+    if not before.get("kind") == now["kind"] == "folder" or set(about.test_hashes) - set(data.test_hashes):
+        return False
+    if any(before.get(name) != now[name] for name in ("size", "channels")) or _count(now) <= _count(before):
+        return False
+    return all(now["images"][part] >= before["images"][part] for part in ("train", "test"))
+
+
+def _count(provenance: dict[str, Any]) -> int:
+    return sum(provenance["images"].values())
+
+
+def _fitting(run: Path, config: CapsNetConfig, data: "DataSet") -> "DataSet":
+    """Return images with the labels of a network; raise when they don't fit it."""
+    expected = (config.channels, config.height, config.width)
+    if tuple(data.image_shape) != expected:
+        shapes = ["×".join(map(str, shape)) for shape in (data.image_shape, expected)]
+        raise ValueError(f"{data.name} has images of {shapes[0]}, the network of {run} is for {shapes[1]}")
+    return data.with_classes(config.class_names)
+
+
+def _differences(data: "DataSet", description: DataDescription) -> str:
+    """Return how a data set differs from that of a run."""
+    expected, actual = _flat(description.provenance), _flat(data.provenance)
+    differing = [name for name in actual | expected if actual.get(name) != expected.get(name)]
+    words = [f"{name} is {_short(actual.get(name))}, was {_short(expected.get(name))}" for name in differing]
+    return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {description.fingerprint[:12]}…", *words])
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested entries under names such as ``files.train``."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"
