@@ -73,7 +73,7 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
 
 
 def test_too_large_an_export_stays_out(run, package, monkeypatch):
-    monkeypatch.setattr(bundle, "_LARGEST_ONNX", 10)
+    monkeypatch.setattr(bundle, "LARGEST_ONNX", 10)
     with pytest.raises(ValueError, match="the int8 file has [0-9,]+ bytes, at most 10 go into the package"):
         bundle.bundle(run, package / "small", onnx=True)
     assert not list(package.iterdir())

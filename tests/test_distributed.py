@@ -258,7 +258,7 @@ def test_patience_ends(monkeypatch):
         def check(self, keys):
             return False
 
-    monkeypatch.setattr(distributed, "_PATIENCE", 0)
+    monkeypatch.setattr(distributed, "PATIENCE", 0)
     message = "process 1 of 2 has waited 0 seconds for the others: check whether they still run, and start again"
     with pytest.raises(TimeoutError, match=message):
         World(1, 2, store=Nobody()).barrier()

@@ -27,7 +27,7 @@ from tools.cards import card
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "src" / "fastcaps" / "models"
-_LARGEST_ONNX = 8_000_000
+LARGEST_ONNX = 8_000_000
 
 
 def main() -> None:
@@ -69,8 +69,8 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
         if onnx:
             workflows.export(rounded, rounded.folder / bundled.ONNX, precision="int8", data_dir=data_dir)
             size = (rounded.folder / bundled.ONNX).stat().st_size
-            if size > _LARGEST_ONNX:
-                raise ValueError(f"the int8 file has {size:,} bytes, at most {_LARGEST_ONNX:,} go into the package")
+            if size > LARGEST_ONNX:
+                raise ValueError(f"the int8 file has {size:,} bytes, at most {LARGEST_ONNX:,} go into the package")
             names.append(bundled.ONNX)
         files = {folder / name: (rounded.folder / name).read_bytes() for name in names}
     if not onnx:

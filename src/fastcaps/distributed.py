@@ -34,7 +34,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 # What torch.distributed calls env://.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Seconds: for an answer within a step or a heartbeat, between heartbeats, for all to join, and for ranks far apart.
-_TIMEOUT, _BEAT, _JOINING, _PATIENCE = 50, 2, 600, 7200
+_TIMEOUT, _BEAT, _JOINING, PATIENCE = 50, 2, 600, 7200
 
 
 class EndedElsewhereError(Exception):
@@ -225,7 +225,7 @@ class World:
         return lost
 
     def _wait(self, is_done: Callable[[], bool], for_whom: str, patience: float | None = None) -> None:
-        patience = _PATIENCE if patience is None else patience
+        patience = PATIENCE if patience is None else patience
         start = checked = time.monotonic()
         pause, seen = 0.0005, dict.fromkeys(range(self.size), (0, start))
         while not is_done():

@@ -40,13 +40,13 @@ def test_engines_answer_as_float64_does():
 
 def test_an_engine_that_answers_otherwise_is_seen(monkeypatch):
     model, coefficients = trained()
-    honest = agreement._lengths
+    honest = agreement.engine_lengths
 
     def lying(engine, images):
         lengths = honest(engine, images)
         return lengths[:, ::-1] if len(images) > 1 else lengths
 
-    monkeypatch.setattr(agreement, "_lengths", lying)
+    monkeypatch.setattr(agreement, "engine_lengths", lying)
     for row in agreement.agreement(model, coefficients, batches(), [engines.some_images(CONFIG, 16)]):
         assert row.changed > 0
         assert row.largest_difference > 1e-3
@@ -55,8 +55,8 @@ def test_an_engine_that_answers_otherwise_is_seen(monkeypatch):
 
 def test_lengths_that_are_no_numbers_are_refused(monkeypatch):
     model, coefficients = trained()
-    honest = agreement._lengths
-    monkeypatch.setattr(agreement, "_lengths", lambda engine, images: honest(engine, images) * float("nan"))
+    honest = agreement.engine_lengths
+    monkeypatch.setattr(agreement, "engine_lengths", lambda engine, images: honest(engine, images) * float("nan"))
     with pytest.raises(ValueError, match="plain dynamic gives lengths that are no numbers"):
         agreement.agreement(model, coefficients, batches(), [engines.some_images(CONFIG, 2)])
 

@@ -21,7 +21,7 @@ QUICK = inference.Settings.quick()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     arguments = ["bench", "--quick", "--no-memory", "--threads", "1", "--out", str(folder), "--json"]
     result = CliRunner().invoke(app, arguments)
@@ -33,9 +33,9 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_engine_at_every_batch(found):
-    assert [(row["engine"], row["batch"]) for row in found["engines"]] == [(e, b) for b in (1, 2) for e in ENGINES]
-    for row in found["engines"]:
+def test_every_engine_at_every_batch(results):
+    assert [(row["engine"], row["batch"]) for row in results["engines"]] == [(e, b) for b in (1, 2) for e in ENGINES]
+    for row in results["engines"]:
         assert row["images_per_second"] == pytest.approx(1e3 / row["ms_per_image"])
         assert row["quartiles"][0] <= row["ms_per_image"] <= row["quartiles"][1]
         assert row["size_mb"] > 0
@@ -47,22 +47,22 @@ def test_every_engine_at_every_batch(found):
             assert list(row["shares"]) == list(LAYERS)
             assert sum(row["shares"].values()) == pytest.approx(1)
             assert min(row["shares"].values()) > 0
-    plain = {row["batch"]: row["ms_per_image"] for row in found["engines"] if row["engine"] == engines.PLAIN}
-    for row in found["engines"]:
+    plain = {row["batch"]: row["ms_per_image"] for row in results["engines"] if row["engine"] == engines.PLAIN}
+    for row in results["engines"]:
         assert row["times_faster"] == pytest.approx(plain[row["batch"]] / row["ms_per_image"])
-    assert found["machine"]["threads"] == 1
-    assert {"fastcaps", "torch", "Python", "ONNX Runtime"} == set(found["machine"]["versions"])
+    assert results["machine"]["threads"] == 1
+    assert {"fastcaps", "torch", "Python", "ONNX Runtime"} == set(results["machine"]["versions"])
 
 
 @pytest.mark.slow
-def test_growth_and_disturbance(found):
-    sizes = {axis: sorted({row["size"] for row in found["growth"] if row["axis"] == axis}) for axis in QUICK.growth}
+def test_growth_and_disturbance(results):
+    sizes = {axis: sorted({row["size"] for row in results["growth"] if row["axis"] == axis}) for axis in QUICK.growth}
     assert sizes == {axis: list(values) for axis, values in QUICK.growth.items()}
-    assert found["aims"] == []  # they are about the paper's network
-    plain = [row["ms_per_image"] for row in found["engines"] if row["engine"] == engines.PLAIN]
-    assert [(row["engine"], row["batch"]) for row in found["disturbance"]] == [(engines.PLAIN, 1), (engines.PLAIN, 2)]
-    assert [row["ms_per_image"] for row in found["disturbance"]] == plain
-    assert all(row["alone_ms_per_image"] > 0 for row in found["disturbance"])
+    assert results["aims"] == []  # they are about the paper's network
+    plain = [row["ms_per_image"] for row in results["engines"] if row["engine"] == engines.PLAIN]
+    assert [(row["engine"], row["batch"]) for row in results["disturbance"]] == [(engines.PLAIN, 1), (engines.PLAIN, 2)]
+    assert [row["ms_per_image"] for row in results["disturbance"]] == plain
+    assert all(row["alone_ms_per_image"] > 0 for row in results["disturbance"])
 
 
 def engine_time(name: str, batch: int, ms: float, size: float = 1.0) -> EngineTime:
@@ -211,10 +211,10 @@ def test_medians_and_quartiles(monkeypatch):
     clock = iter(range(10**6))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     turns: list[int] = []
-    found = measure.measured({"a": lambda: None, "b": lambda: None}, 5, observe=turns.append)
-    assert found["a"] == measure.Measured(1.0, 1.0, 1.0)
+    seconds = measure.measured({"a": lambda: None, "b": lambda: None}, 5, observe=turns.append)
+    assert seconds["a"] == measure.Measured(1.0, 1.0, 1.0)
     assert len(turns) == 12
-    assert measure._summary([1.0, 2.0, 3.0, 4.0, 50.0]) == measure.Measured(3.0, 2.0, 4.0)
+    assert measure.Measured.of([1.0, 2.0, 3.0, 4.0, 50.0]) == measure.Measured(3.0, 2.0, 4.0)
 
 
 def test_a_slow_variant_takes_fewer_turns(monkeypatch):
@@ -228,9 +228,9 @@ def test_a_slow_variant_takes_fewer_turns(monkeypatch):
 
     monkeypatch.setattr("time.perf_counter", lambda: now)
     variants = {"slow": lambda: call("slow", 2.0), "fast": lambda: call("fast", 0.25)}
-    found = measure.measured(variants, 9, 0.5, budget=3.0)
-    assert found["slow"].median == 2.0
-    assert found["fast"].median == 0.25
+    seconds = measure.measured(variants, 9, 0.5, budget=3.0)
+    assert seconds["slow"].median == 2.0
+    assert seconds["fast"].median == 0.25
     # Two calls of the turn that warms up and of the first that counts, one of the next two.
     assert calls["slow"] == 6
     assert calls["fast"] > 10

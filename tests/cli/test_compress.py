@@ -11,8 +11,9 @@ from fastcaps.compression.search import Step
 
 STEP = Step(Size(2, 3), 100, 1000, 0.5, 0.9, [])
 RESULT = CompressionResult(
-    run="mnist", folder="small", command=None, settings={"max_drop": 0.3}, size=STEP.size, whole=Size(4, 6), met=False,
-    reference=0.95, source_accuracy=0.99, held_out=10, seen=True, steps=(STEP,), rankings=(), times=(), seconds=1.0,
+    run="mnist", folder="small", command=None, settings=CompressSettings(max_drop=0.3), size=STEP.size, seconds=1.0,
+    whole=Size(4, 6), met=False, reference=0.95, source_accuracy=0.99, held_out=10, seen=True, steps=(STEP,),
+    rankings=(), times=(),
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setitem(SETS, "rotated_mnist", variant)
     for module in ("fastcaps.reproduction.cells", "fastcaps.workflows.reproduction"):
         monkeypatch.setattr(f"{module}.network", network)
-    monkeypatch.setattr(reproduction, "_LARGE", 25)
+    monkeypatch.setattr(reproduction, "LARGE_TEST_SET", 25)
     monkeypatch.setenv("FASTCAPS_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -152,7 +152,7 @@ def test_shards_share_the_work_and_the_report_merges(small):
 
 @pytest.mark.slow
 def test_a_large_test_set_is_looked_at_seldom(small):
-    assert SETS["rotated_mnist"].test == reproduction._LARGE
+    assert SETS["rotated_mnist"].test == reproduction.LARGE_TEST_SET
     invoke("reproduce", "--data", "rotated_mnist", "--normalization", "max_min", "--epochs", 2, "--threads", 1)
     results = finished(small / "results")[Cell("rotated_mnist", "max_min", 0)]
     assert results.all_settings["test_every"] == 10

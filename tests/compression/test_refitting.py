@@ -73,11 +73,11 @@ def test_training_learns_the_labels_and_leaves_the_decoder_alone():
     fast = fold(model(), "uniform")
     decoder = copy.deepcopy(fast.decoder.state_dict())
     settings = RefitSettings(epochs=6, learning_rate=1e-2, length_weight=0, capsule_weight=0)
-    history = refit(fast, teacher(), settings, after_epoch=lambda network: {"sum": 1})
-    assert [row["epoch"] for row in history] == [1, 2, 3, 4, 5, 6]
-    assert history[-1]["loss"] < history[0]["loss"]
-    assert history[-1]["accuracy"] > 0.9
-    assert history[0]["sum"] == 1
+    history = refit(fast, teacher(), settings, evaluate=lambda network: 0.5)
+    assert [row.epoch for row in history] == [1, 2, 3, 4, 5, 6]
+    assert history[-1].loss < history[0].loss
+    assert history[-1].accuracy > 0.9
+    assert history[0].held_out_accuracy == 0.5
     assert not any(parameter.requires_grad for parameter in fast.parameters())
     for name, tensor in fast.decoder.state_dict().items():
         assert torch.equal(tensor, decoder[name])
@@ -100,8 +100,7 @@ def test_distillation_alone_brings_the_capsules_nearer_to_the_teacher():
     assert distance(fast) < before / 2
 
 
-def test_training_goes_on_bit_for_bit_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastcaps.compression.refitting._CHECKPOINT_EVERY", 2)
+def test_training_goes_on_bit_for_bit_in_the_middle_of_an_epoch(tmp_path):
     settings = RefitSettings(epochs=2)
     whole = fold(model(), "uniform")
     expected = refit(whole, teacher(), settings)
@@ -115,7 +114,7 @@ def test_training_goes_on_bit_for_bit_in_the_middle_of_an_epoch(tmp_path, monkey
 
     file, first = tmp_path / "checkpoint.safetensors", fold(model(), "uniform")
     with pytest.raises(Killed):
-        refit(first, teacher(), settings, checkpoint=file, observe=kill)
+        refit(first, teacher(), settings, checkpoint=file, checkpoint_every=2, observe=kill)
     again = fold(model(), "uniform")
     assert refit(again, teacher(), settings, checkpoint=file) == expected
     assert weights_hash(again) == weights_hash(whole)

@@ -1,6 +1,7 @@
 """A compressed run is an ordinary run."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,11 +9,20 @@ import torch
 from tests.compression.test_refitting import CONFIG, data
 
 from fastcaps import CapsNet, FastCapsNet, accumulate, fold, workflows
+from fastcaps.benchmark.sizes import time_networks
 from fastcaps.compression import CompressSettings, RefitSettings, Size
 from fastcaps.data import batches
 from fastcaps.training import Run, Trainer, TrainSettings
 
 SETTINGS = CompressSettings(max_drop=100, held_out=30, batch_size=32, refit=RefitSettings(epochs=1))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_measurements():
+    short = partial(time_networks, batches=(1,), repetitions=1, least=0.0, budget=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastcaps.workflows.compression.time_networks", short)
+        yield
 
 
 @pytest.fixture(scope="module")

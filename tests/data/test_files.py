@@ -185,19 +185,19 @@ def test_a_folder_that_may_not_be_written_to(home, tmp_path, monkeypatch):
     ],
 )
 def test_the_network_s_own_errors_are_those_of_a_home(home, cache, monkeypatch, error, reason):
-    def fail(self, count):
+    def fail(self, url, output_file, pooch):
         raise error
 
-    monkeypatch.setattr(files._Progress, "update", fail)
+    monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", fail)
     with pytest.raises(FileNotFoundError, match=rf"tried {home}/good/file\.bin: {reason}$"):
         fetch(wanted(f"{home}/good/file.bin"), cache)
 
 
 def test_a_full_disk_is_no_failed_home(home, cache, monkeypatch):
-    def full(self, count):
+    def full(self, url, output_file, pooch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files._Progress, "update", full)
+    monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", full)
     message = r"some_set can't be created or written to \(No space left on device\): free space, or give another folder"
     with pytest.raises(OSError, match=message):
         fetch(wanted(f"{home}/good/file.bin", f"{home}/good/again/file.bin"), cache)

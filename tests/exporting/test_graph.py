@@ -117,7 +117,7 @@ def test_black_images_give_numbers(routing):
 
 
 def test_what_doesnt_fit_into_a_file_is_refused(fast, monkeypatch):
-    monkeypatch.setattr(graph, "_LARGEST", 1000)
+    monkeypatch.setattr(graph, "LARGEST_BYTES", 1000)
     with pytest.raises(ValueError, match="the network has [0-9,]+ bytes of weights, an ONNX file holds at most 1,000"):
         network_graph(fast.config, arrays(fast), "fast")
 

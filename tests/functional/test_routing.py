@@ -164,17 +164,17 @@ def test_ties_share_their_gradient_as_in_autograd():
 @pytest.fixture(params=["votes", "vote free"])
 def votes_are(request, monkeypatch):
     """Both ways of `route_capsules`, whatever the sizes."""
-    monkeypatch.setattr(routing_module, "_VOTE_FREE", (0, 0) if request.param == "vote free" else (10**9, 1))
+    monkeypatch.setattr(routing_module, "VOTE_FREE", (0, 0) if request.param == "vote free" else (10**9, 1))
     return request.param
 
 
 def test_votes_are_not_formed_for_many_images_of_short_capsules():
-    def way(b, d, e, device="cpu"):
-        pieces = routing_module._pieces(torch.empty(b, 5, d, device=device), torch.empty(5, d, 3, e, device=device))
-        return type(pieces).__name__
+    def is_vote_free(b, d, e, device="cpu"):
+        return routing_module.is_vote_free(torch.empty(b, 5, d, device=device), torch.empty(5, d, 3, e, device=device))
 
-    assert way(32, 4, 16) == "_VoteFree"
-    assert {way(31, 4, 16), way(32, 8, 16), way(128, 4, 15), way(128, 4, 16, "meta"), way(0, 4, 16)} == {"_VoteChunks"}
+    assert is_vote_free(32, 4, 16)
+    for case in ((31, 4, 16), (32, 8, 16), (128, 4, 15), (128, 4, 16, "meta"), (0, 4, 16)):
+        assert not is_vote_free(*case), case
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7])
@@ -184,8 +184,8 @@ def test_routing_capsules_in_pieces_equals_routing_their_votes(
     monkeypatch, normalization, pieces, votes_are, iterations
 ):
     b, i, d, j, e = 7, 6, 3, 4, 5
-    monkeypatch.setattr(routing_module, "_PIECE_BYTES", -(-b // pieces) * i * j * e * 8)
-    monkeypatch.setattr(routing_module, "_PRODUCT_BYTES", -(-b // pieces) * i * d * 8)
+    monkeypatch.setattr(routing_module, "CHUNK_BYTES", -(-b // pieces) * i * j * e * 8)
+    monkeypatch.setattr(routing_module, "PRODUCT_BYTES", -(-b // pieces) * i * d * 8)
     lower = torch.randn(b, i, d, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(i, d, j, e, dtype=torch.float64, requires_grad=True)
     direction = torch.randn(b, j, e, dtype=torch.float64)
@@ -346,8 +346,8 @@ def test_errors_say_what_was_given_and_what_was_expected(call, message):
 
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 def test_a_trace_in_pieces_is_every_iteration_of_routing(normalization, monkeypatch, votes_are):
-    monkeypatch.setattr(routing_module, "_PIECE_BYTES", 2 * 6 * 3 * 5 * 4)  # two images
-    monkeypatch.setattr(routing_module, "_PRODUCT_BYTES", 2 * 6 * 4 * 4)
+    monkeypatch.setattr(routing_module, "CHUNK_BYTES", 2 * 6 * 3 * 5 * 4)  # two images
+    monkeypatch.setattr(routing_module, "PRODUCT_BYTES", 2 * 6 * 4 * 4)
     lower, weight = torch.rand(5, 6, 4), torch.randn(6, 4, 3, 5, requires_grad=True)
     pieces = list(F.trace_capsules(lower, weight, 4, normalization))
     assert [(piece.start, piece.stop) for piece, _ in pieces] == [(0, 2), (2, 4), (4, 5)]

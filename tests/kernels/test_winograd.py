@@ -156,8 +156,8 @@ def test_pieces_give_what_the_whole_gives(monkeypatch, shape):
     inputs = [tensor.requires_grad_() for tensor in case[:3]]
     whole = winograd_conv2d(*case)
     expected = torch.autograd.grad(whole.square().sum(), inputs)
-    monkeypatch.setattr(winograd, "_PIECE_BYTES", 1)
-    monkeypatch.setattr(winograd, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(winograd, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(winograd, "GROUP_BYTES", 1)
     pieces = winograd_conv2d(*case)
     torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=case.tolerance)
     for actual, one in zip(torch.autograd.grad(pieces.square().sum(), inputs), expected, strict=True):
@@ -386,7 +386,7 @@ def test_a_product_with_patches_is_a_convolution(b, c, k, stride, o, with_bias):
 def test_patches_are_made_a_few_images_at_a_time(monkeypatch):
     maps, weight = torch.randn(5, 3, 9, 9), torch.randn(4, 3, 5, 5)
     expected = im2col_conv2d(maps, im2col_kernel(weight), None, 2)
-    monkeypatch.setattr("fastcaps.kernels.im2col._PATCHES", 2 * 9 * 75)
+    monkeypatch.setattr("fastcaps.kernels.im2col.PATCH_ELEMENTS", 2 * 9 * 75)
     torch.testing.assert_close(im2col_conv2d(maps, im2col_kernel(weight), None, 2), expected)
 
 
@@ -577,7 +577,7 @@ def test_the_stem_in_pieces(monkeypatch):
     whole.square().sum().backward()
     expected = stem.conv.weight.grad
     stem.conv.weight.grad = None
-    monkeypatch.setattr("fastcaps.kernels.im2col._PIECE", 1)
+    monkeypatch.setattr("fastcaps.kernels.im2col.CHUNK_ELEMENTS", 1)
     stem(images).square().sum().backward()
     torch.testing.assert_close(stem.conv.weight.grad, expected)
 

@@ -261,7 +261,7 @@ def test_errors(model):
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 @pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
 def test_parts_by_class_give_the_same_matrix(normalization, method, monkeypatch, tmp_path):
-    monkeypatch.setattr("fastcaps.master.accumulator._NORMALIZED", 3 * 5)  # three rows at a time
+    monkeypatch.setattr("fastcaps.master.accumulator.NORMALIZE_ELEMENTS", 3 * 5)  # three rows at a time
     coefficients, labels = torch.rand(30, 4, 5, dtype=torch.float64), torch.arange(30) % 5
     whole = MasterAccumulator(4, 5, normalization).update(coefficients, labels).compute(method=method)
     references = []
@@ -310,7 +310,7 @@ def test_a_large_batch_is_routed_in_pieces(model, monkeypatch):
     images, labels = torch.rand(7, 1, 10, 10), torch.arange(7) % 3
     model = model.double()
     expected = accumulate(model, [(images, labels)])
-    monkeypatch.setattr("fastcaps.master.accumulator._ROUTED", 2 * model.config.lower_capsules * 3)
+    monkeypatch.setattr("fastcaps.master.accumulator.ROUTE_ELEMENTS", 2 * model.config.lower_capsules * 3)
     master = accumulate(model, [(images, labels)])
     torch.testing.assert_close(master.values, expected.values, rtol=0, atol=1e-12)
     assert torch.equal(master.counts, expected.counts)

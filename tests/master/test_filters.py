@@ -73,7 +73,7 @@ def similarity_in_loops(columns, labels, measure):
 
 @pytest.mark.parametrize("measure", ["pearson", "dot", "cosine"])
 def test_similarity_leaves_an_image_out_of_its_own_mean(measure, monkeypatch):
-    monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 4 * 4 * WIDTH)
+    monkeypatch.setattr("fastcaps.master.observations.CHUNK_BYTES", 4 * 4 * WIDTH)
     random = np.random.default_rng(0)
     labels, columns = np.arange(13) % CLASSES, random.random((13, WIDTH)).astype(np.float16)
     own, other = Similarity(measure=measure).similarities(observed(labels, columns))
@@ -107,7 +107,7 @@ def test_similarity_without_anything_to_compare_with():
 @pytest.mark.parametrize("kind", [KMeans, GaussianMixture])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_clusters_of_outliers_are_dropped(kind, seed, monkeypatch):
-    monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 50 * 4 * WIDTH)
+    monkeypatch.setattr("fastcaps.master.observations.CHUNK_BYTES", 50 * 4 * WIDTH)
     labels, columns, patterns = planted(each=100, noise=0.05)
     strange = np.flatnonzero(labels == 1)[[5, 17, 40]]
     columns[strange] = 0.2 + 0.6 * patterns[2] + 0.01 * np.arange(3)[:, None]
@@ -136,8 +136,8 @@ def test_outlying_clusters_never_hold_more_than_their_share(sizes, outlying, see
 
 @pytest.mark.parametrize("kind", [KMeans, GaussianMixture])
 def test_clustering_is_reproducible_bounded_and_bears_small_and_constant_classes(kind, monkeypatch):
-    monkeypatch.setattr("fastcaps.master.filters._SAMPLE", 30)
-    monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 8 * 4 * WIDTH)
+    monkeypatch.setattr("fastcaps.master.filters.SAMPLE_SIZE", 30)
+    monkeypatch.setattr("fastcaps.master.observations.CHUNK_BYTES", 8 * 4 * WIDTH)
     labels, columns, _ = planted(each=60, noise=0.1)
     columns[labels == 2] = 0.5
     labels[np.flatnonzero(labels == 1)[1:]] = 0  # one image of class 1

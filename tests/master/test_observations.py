@@ -59,7 +59,7 @@ def test_a_subset_has_its_images_columns(model):
 
 
 def test_columns_come_in_bounded_chunks(monkeypatch):
-    monkeypatch.setattr("fastcaps.master.observations._CHUNK_BYTES", 3 * 4 * 5)  # three columns of five
+    monkeypatch.setattr("fastcaps.master.observations.CHUNK_BYTES", 3 * 4 * 5)  # three columns of five
     columns = np.arange(40, dtype=np.float16).reshape(8, 5)
     observations = Observations(np.zeros(8, np.int64), np.zeros((8, 2), np.float32), columns)
     chunks = list(observations.columns())

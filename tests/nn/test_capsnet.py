@@ -87,7 +87,7 @@ def test_primary_capsules_see_only_their_own_patch():
 
 @pytest.mark.parametrize("gradients", [True, False])
 def test_an_images_result_does_not_depend_on_its_batch(model, monkeypatch, gradients):
-    monkeypatch.setattr(base, "_PIECE", 3)
+    monkeypatch.setattr(base, "CHUNK_IMAGES", 3)
     model.double()  # where only rounding differs, coefficients that divide by a small spread agree, too
     images = torch.rand(8, 2, 14, 12, dtype=torch.float64)
     with torch.set_grad_enabled(gradients):
@@ -109,7 +109,7 @@ def test_an_images_lengths_do_not_depend_on_its_batch_in_float32_either(model):
 
 
 def test_without_gradients_the_batch_goes_in_pieces(model, monkeypatch):
-    monkeypatch.setattr(base, "_PIECE", 4)
+    monkeypatch.setattr(base, "CHUNK_IMAGES", 4)
     seen = []
     model.stem.register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
     images = torch.rand(10, 2, 14, 12)

@@ -103,7 +103,7 @@ def test_a_folded_network_asks_for_no_gradient(model, tmp_path, monkeypatch):
     fast = fold(model, torch.rand(model.config.lower_capsules, model.config.classes))
     fast.save_pretrained(tmp_path)
     pieces = []
-    monkeypatch.setattr("fastcaps.nn.base._PIECE", 2)
+    monkeypatch.setattr("fastcaps.nn.base.CHUNK_IMAGES", 2)
     for network in (fast, FastCapsNet.from_pretrained(tmp_path)):
         assert not any(parameter.requires_grad for parameter in network.parameters())
         hook = network.stem.register_forward_hook(lambda layer, inputs, out: pieces.append(len(out)))

@@ -40,9 +40,9 @@ def test_an_environment_without_pytorch(model_file, tmp_path):
         return subprocess.run(predict, capture_output=True, text=True, cwd=tmp_path, env=outside)
 
     for model, classes in ((model_file, 3), ("mnist", 10)):
-        given = answer(model)
-        assert given.returncode == 0, given.stderr
-        assert int(json.loads(given.stdout)["images"][0]["fast"]["class"]) < classes
+        done = answer(model)
+        assert done.returncode == 0, done.stderr
+        assert int(json.loads(done.stdout)["images"][0]["fast"]["class"]) < classes
     refused = answer("mnist", "--routing", "dynamic")
     assert refused.returncode == 1
     assert "needs torch, not installed here" in refused.stderr

@@ -36,7 +36,7 @@ def test_what_the_file_says(fast, model_file):
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("batch", [None, 1, 7])
 def test_alone_and_inside_any_batch(fast, tmp_path, precision, batch, monkeypatch):
-    monkeypatch.setattr(session, "_PIECE", 8)
+    monkeypatch.setattr(session, "CHUNK_IMAGES", 8)
     network = load(exported(fast, tmp_path / "m.onnx", precision=precision, batch=batch), threads=1)
     images = some_images(fast.config, 19).numpy()
     together = network(images)

@@ -13,10 +13,10 @@ import numpy as np
 import safetensors.numpy
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._tensors import read_tensors
 from fastcaps.analysis.coefficients import CoefficientHistogram
 from fastcaps.analysis.correlations import ClassCorrelations
 from fastcaps.distributed import SINGLE, World
@@ -171,11 +171,10 @@ def cached(
 def _stored(places: Sequence[Path], wanted: str, tell: Callable[[Path], None]) -> Arrays | None:
     for place in places:
         try:
-            with safe_open(place, framework="np") as file:
-                if (file.metadata() or {}).get("key") == wanted:
-                    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                    tell(place)
-                    return arrays
-        except (OSError, SafetensorError):
+            metadata, tensors = read_tensors(place)
+        except (OSError, ValueError):
             continue
+        if metadata.get("key") == wanted:
+            tell(place)
+            return {name: tensor.numpy() for name, tensor in tensors.items()}
     return None

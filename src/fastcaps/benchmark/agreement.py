@@ -85,7 +85,7 @@ class _Counts:
     alone: float = 0.0
 
     def add(self, name: str, images: Tensor, truth: NDArray[np.int64], expected: NDArray[np.float64]) -> None:
-        lengths, first = _lengths(self.engine, images), _lengths(self.engine, images[:1])
+        lengths, first = engine_lengths(self.engine, images), engine_lengths(self.engine, images[:1])
         if not np.isfinite(lengths).all():
             raise ValueError(f"{name} gives lengths that are no numbers")
         self.images += len(truth)
@@ -117,7 +117,8 @@ def _exact(network: CapsuleNetwork) -> CapsuleNetwork:
     return exact
 
 
-def _lengths(engine: Engine, images: Tensor) -> NDArray[np.float32]:
+def engine_lengths(engine: Engine, images: Tensor) -> NDArray[np.float32]:
+    """Return the lengths ``(b j)`` that an engine computes."""
     answer: Any = engine.run(images)
     if isinstance(answer, list):
         lengths: NDArray[np.float32] = answer[0]

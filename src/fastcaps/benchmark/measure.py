@@ -29,6 +29,14 @@ class Measured(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, seconds: list[float]) -> "Measured":
+        """Return the median and the quartiles of all turns."""
+        if len(seconds) == 1:
+            return cls(*3 * seconds)
+        low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(median, low, high)
+
 
 def machine() -> dict[str, Any]:
     """Return what this runs on: processor, threads, versions."""
@@ -82,7 +90,7 @@ def measured(
                     seconds[name].append(per_call)
                 spent[name] += time.perf_counter() - begun
             observe(1)
-    return {name: _summary(values) for name, values in seconds.items()}
+    return {name: Measured.of(values) for name, values in seconds.items()}
 
 
 def _turn(run: Callable[[], object], least: float) -> float:
@@ -155,13 +163,6 @@ def table(columns: list[str], rows: list[list[str]]) -> None:
         print("| " + " | ".join(f"{cell:{widths[k]}}" for k, cell in enumerate(row)) + " |")
         if number == 0:
             print("|" + "|".join("-" * (width + 2) for width in widths) + "|", flush=True)
-
-
-def _summary(values: list[float]) -> Measured:
-    if len(values) == 1:
-        return Measured(values[0], values[0], values[0])
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Measured(median, low, high)
 
 
 def _measure(

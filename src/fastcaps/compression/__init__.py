@@ -2,7 +2,7 @@
 
 from fastcaps.compression.pruning import Size, multiply_adds, prune
 from fastcaps.compression.ranking import RANKINGS, Moments, Ranking, measure_moments, rank_maps, rank_types
-from fastcaps.compression.refitting import RefitSettings, refit
+from fastcaps.compression.refitting import RefitEpoch, RefitSettings, refit
 from fastcaps.compression.search import Compressed, CompressSettings, Observer, Ranked, Step, compress, pruned
 from fastcaps.compression.teacher import Teacher
 
@@ -25,5 +25,6 @@ __all__ = [
     "rank_maps",
     "Teacher",
     "RefitSettings",
+    "RefitEpoch",
     "refit",
 ]

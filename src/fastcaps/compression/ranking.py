@@ -88,13 +88,15 @@ def rank_types(network: FastCapsNet, by: Ranking, moments: Moments | None = None
     return energy.view(-1, types).sum(0)
 
 
-def rank_maps(network: FastCapsNet, by: Ranking, kept: Tensor, moments: Moments | None = None, seed: int = 0) -> Tensor:
+def rank_maps(
+    network: FastCapsNet, by: Ranking, types: Tensor, moments: Moments | None = None, seed: int = 0
+) -> Tensor:
     """Return the importance of each stem map for the kept capsule types ``(maps)``, float64.
 
     Args:
         network: a folded network.
         by: as for `rank_types`; the magnitude of a map is that of its kernels, on both sides.
-        kept: numbers of the capsule types that stay ``(m)``.
+        types: numbers of the capsule types that stay ``(m)``.
         moments: as for `rank_types`.
         seed: of the random order.
     """
@@ -103,14 +105,14 @@ def rank_maps(network: FastCapsNet, by: Ranking, kept: Tensor, moments: Moments 
         generator = torch.Generator().manual_seed(seed)
         return torch.rand(config.stem_channels, dtype=torch.float64, generator=generator)
     kernel = conv.weight.detach().cpu().double()  # (types·d, k, h, w)
-    kernel = kernel.view(config.capsule_types, -1, *kernel.shape[1:])[kept]  # (m, d, k, h, w)
+    kernel = kernel.view(config.capsule_types, -1, *kernel.shape[1:])[types]  # (m, d, k, h, w)
     if moments is None:
         own: Tensor = network.stem.conv.weight.detach().cpu().double().square().sum((1, 2, 3)).sqrt()
         return own * kernel.square().sum((0, 1, 3, 4)).sqrt()
     pixels = kernel.flatten(3)  # (m, d, k, q)
     energy = torch.stack([torch.einsum("dkq,kqp,dkp->k", one, moments.patches, one) for one in pixels])  # (m, k)
     share = energy / energy.sum(1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
-    return rank_types(network, by, moments)[kept] @ share
+    return rank_types(network, by, moments)[types] @ share
 
 
 def _checked(by: str, moments: Moments | None) -> str:

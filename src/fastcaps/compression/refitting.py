@@ -4,23 +4,22 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._json import parse_json
+from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.compression.teacher import Lesson, Teacher
 from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss
 from fastcaps.nn import CapsuleOutput, FastCapsNet
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-# Steps between two checkpoints.
-_CHECKPOINT_EVERY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,48 +85,57 @@ class Progress:
     accuracy: float
 
 
+@dataclass(frozen=True)
+class RefitEpoch:
+    """An epoch, counted from 1: mean loss, accuracy on the augmented images, and accuracy on held-out images."""
+
+    epoch: int
+    loss: float
+    accuracy: float
+    held_out_accuracy: float | None = None
+
+
 def refit(
     network: FastCapsNet,
     teacher: Teacher,
     settings: RefitSettings,
     *,
     checkpoint: Path | None = None,
-    after_epoch: Callable[[FastCapsNet], dict[str, Any]] = lambda network: {},
+    checkpoint_every: int = 100,
+    evaluate: Callable[[FastCapsNet], float] | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
-) -> list[dict[str, Any]]:
+) -> list[RefitEpoch]:
     """Train a folded network in place; its decoder is left as it is.
 
     Args:
         network: afterwards in evaluation mode, with gradients switched off.
         teacher: gives the batches, the labels and the capsules to learn.
         settings: how it is trained.
-        checkpoint: a file to resume from, bit for bit, if it exists; written at intervals.
-        after_epoch: measures the network after each epoch; what it returns goes into the history.
+        checkpoint: a file to resume from, bit for bit, if it exists.
+        checkpoint_every: steps between two writes of the checkpoint.
+        evaluate: returns the accuracy of the network on held-out images; called after each epoch.
         observe: told the progress after each step.
-
-    Returns:
-        One entry per epoch: number, mean loss, accuracy on the augmented images, and what ``after_epoch`` returned.
     """
     network.requires_grad_(True)
     network.decoder.requires_grad_(False)
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
-    state = _State(settings, teacher)
-    if checkpoint is not None and checkpoint.is_file():
-        state.load(checkpoint, trained, optimizer)
+    key = {**teacher.key, **dataclasses.asdict(settings)}
+    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, optimizer)
+    position = _Position() if file is None or not file.path.is_file() else file.load()
     steps = teacher.steps
-    while state.epoch < settings.epochs:
-        for lesson in teacher.lessons(state.epoch, state.step):
-            rate = settings.rate(state.epoch * steps + state.step, settings.epochs * steps)
-            state.add(*_step(network, optimizer, lesson, settings, rate), len(lesson.labels))
-            observe(state.progress(steps))
-            if checkpoint is not None and state.step % _CHECKPOINT_EVERY == 0 and state.step < steps:
-                state.save(checkpoint, trained, optimizer)
-        state.close_epoch(after_epoch(network.eval()))
-        if checkpoint is not None:
-            state.save(checkpoint, trained, optimizer)
+    while position.epoch < settings.epochs:
+        for lesson in teacher.lessons(position.epoch, position.step):
+            rate = settings.rate(position.epoch * steps + position.step, settings.epochs * steps)
+            position.add(*_step(network, optimizer, lesson, settings, rate), len(lesson.labels))
+            observe(position.progress(settings.epochs, steps))
+            if file is not None and position.step % checkpoint_every == 0 and position.step < steps:
+                file.save(position)
+        position.close_epoch(evaluate(network.eval()) if evaluate else None)
+        if file is not None:
+            file.save(position)
     network.requires_grad_(False).eval()
-    return state.history
+    return position.history
 
 
 def _step(
@@ -147,62 +155,71 @@ def _step(
     return float(loss.detach()), int((output.lengths.argmax(1) == lesson.labels).sum())
 
 
-class _State:
-    """How far training has come, and its file."""
+@dataclass
+class _Position:
+    """How far training has come, with sums over the epoch so far."""
 
-    def __init__(self, settings: RefitSettings, teacher: Teacher) -> None:
-        self.settings = settings
-        self.key = {**teacher.key, **dataclasses.asdict(settings)}
-        self.epoch = self.step = 0
-        self.sums = {"loss": 0.0, "correct": 0, "images": 0}
-        self.history: list[dict[str, Any]] = []
+    epoch: int = 0
+    step: int = 0
+    images: int = 0
+    loss: float = 0.0
+    correct: int = 0
+    history: list[RefitEpoch] = field(default_factory=list)
 
     def add(self, loss: float, correct: int, images: int) -> None:
         self.step += 1
-        self.sums["loss"] += loss * images
-        self.sums["correct"] += correct
-        self.sums["images"] += images
+        self.loss += loss * images
+        self.correct += correct
+        self.images += images
 
-    def progress(self, steps: int) -> Progress:
-        images = self.sums["images"]
-        means = self.sums["loss"] / images, self.sums["correct"] / images
-        return Progress(self.epoch + 1, self.settings.epochs, self.step, steps, *means)
+    def progress(self, epochs: int, steps: int) -> Progress:
+        means = self.loss / self.images, self.correct / self.images
+        return Progress(self.epoch + 1, epochs, self.step, steps, *means)
 
-    def close_epoch(self, measured: dict[str, Any]) -> None:
-        images = self.sums["images"]
-        row = {"epoch": self.epoch + 1, "loss": self.sums["loss"] / images, "accuracy": self.sums["correct"] / images}
-        self.history.append({**row, **measured})
-        self.epoch, self.step = self.epoch + 1, 0
-        self.sums = {"loss": 0.0, "correct": 0, "images": 0}
+    def close_epoch(self, held_out_accuracy: float | None) -> None:
+        means = self.loss / self.images, self.correct / self.images
+        self.history.append(RefitEpoch(self.epoch + 1, *means, held_out_accuracy))
+        self.epoch += 1
+        self.step = self.images = self.correct = 0
+        self.loss = 0.0
 
-    def save(self, path: Path, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Adam) -> None:
-        tensors = {f"model.{name}": weight.detach().contiguous() for name, weight in weights.items()}
-        for name, moments in zip(weights, optimizer.state_dict()["state"].values(), strict=True):
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The file that a training resumes from: weights, moments of Adam, position."""
+
+    path: Path
+    key: dict[str, Any]
+    weights: dict[str, torch.nn.Parameter]
+    optimizer: torch.optim.Adam
+
+    def save(self, position: _Position) -> None:
+        tensors = {f"model.{name}": weight.detach().contiguous() for name, weight in self.weights.items()}
+        for name, moments in zip(self.weights, self.optimizer.state_dict()["state"].values(), strict=True):
             tensors |= {f"adam.{moment}.{name}": moments[moment].contiguous() for moment in _MOMENTS}
-        position = {"epoch": self.epoch, "step": self.step, "sums": self.sums, "history": self.history}
-        metadata = {"key": json.dumps(self.key), "position": json.dumps(position)}
-        write_atomically({path: safetensors.torch.save(tensors, metadata=metadata)})
+        metadata = {"key": json.dumps(self.key), "position": json.dumps(dataclasses.asdict(position))}
+        write_atomically({self.path: safetensors.torch.save(tensors, metadata=metadata)})
 
     @torch.no_grad()
-    def load(self, path: Path, weights: dict[str, torch.nn.Parameter], optimizer: torch.optim.Adam) -> None:
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from None
-        stored = json.loads(metadata.get("key", "{}"))
+    def load(self) -> _Position:
+        metadata, tensors = read_tensors(self.path)
+        stored = parse_json(metadata.get("key", ""), dict[str, Any], f"{self.path}: key")
         different = [name for name, value in json.loads(json.dumps(self.key)).items() if stored.get(name) != value]
-        if different or any(tensors[f"model.{name}"].shape != weight.shape for name, weight in weights.items()):
-            words = f" ({', '.join(different)} differ)" if different else ""
-            raise ValueError(f"{path} is of another training{words}: remove it, or choose another folder")
-        for name, weight in weights.items():
+        if different:
+            words = ", ".join(different)
+            raise ValueError(
+                f"{self.path} is of another training ({words} differ): remove it, or choose another folder"
+            )
+        position = parse_json(metadata.get("position", ""), _Position, f"{self.path}: position")
+        moments = {f"adam.{moment}.{name}": weight for name, weight in self.weights.items() for moment in _MOMENTS[1:]}
+        steps = {f"adam.step.{name}": torch.tensor(0.0) for name in self.weights}
+        values = {f"model.{name}": weight for name, weight in self.weights.items()}
+        check_tensors(self.path, values | moments | steps, tensors)
+        for name, weight in self.weights.items():
             weight.copy_(tensors[f"model.{name}"])
-        moments = {
+        state = {
             number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
-            for number, name in enumerate(weights)
+            for number, name in enumerate(self.weights)
         }
-        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-        position = json.loads(metadata["position"])
-        self.epoch, self.step = position["epoch"], position["step"]
-        self.sums, self.history = position["sums"], position["history"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        return position

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fastcaps._result import Result, Table
 from fastcaps.compression.pruning import Size
-from fastcaps.compression.search import Ranked, Step
+from fastcaps.compression.search import CompressSettings, Ranked, Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class CompressionResult(Result):
     run: str
     folder: str
     command: str | None
-    settings: dict[str, Any]
+    settings: CompressSettings
     size: Size
     whole: Size
     met: bool
@@ -72,7 +71,7 @@ class CompressionResult(Result):
         """Return which size was taken and why."""
         step = next(step for step in self.steps if step.size == self.size)
         drop = 100 * (self.reference - step.accuracy)
-        limit = self.settings["max_drop"]
+        limit = self.settings.max_drop
         words = [f"{self.folder}: {self.size}, {step.accuracy:.2%} on {self.held_out:,} held-out images"]
         if self.met:
             words.append(f"it loses {max(drop, 0):.2f} points, allowed are {limit:g}")

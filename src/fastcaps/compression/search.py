@@ -1,18 +1,18 @@
 """The smallest network that loses no more accuracy than allowed: prune, train, measure, from large to small."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from fastcaps._files import json_bytes, write_atomically
+from fastcaps._json import read_json
 from fastcaps.compression.pruning import Size, multiply_adds, prune
 from fastcaps.compression.ranking import RANKINGS, Moments, Ranking, measure_moments, rank_maps, rank_types
-from fastcaps.compression.refitting import Progress, RefitSettings, refit
+from fastcaps.compression.refitting import Progress, RefitEpoch, RefitSettings, refit
 from fastcaps.compression.teacher import Teacher
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.master import MasterCoefficients, fold
@@ -107,12 +107,7 @@ class Step:
     multiply_adds: int
     pruned_accuracy: float
     accuracy: float
-    history: list[dict[str, Any]]
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Step":
-        """Return what ``asdict`` gave."""
-        return cls(**{**values, "size": Size(**values["size"])})
+    history: list[RefitEpoch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +249,7 @@ class _Search:
 
         file = None if self.folder is None else self.folder / "rankings.json"
         if file is not None and file.is_file():
-            return tuple(Ranked(**{**row, "size": Size(**row["size"])}) for row in json.loads(file.read_bytes()))
+            return read_json(file, tuple[Ranked, ...])
         rows = tuple(compute())
         if file is not None:
             write_atomically({file: json_bytes([asdict(row) for row in rows])})
@@ -264,9 +259,7 @@ class _Search:
         """Prune a network to a size and train it, or read what an earlier search left of that."""
         folder = None if self.folder is None else self.folder / f"{size.types}-types-{size.maps}-maps"
         if folder is not None and (folder / "step.json").is_file():
-            self.trained.append(
-                (FastCapsNet.from_pretrained(folder), Step.from_dict(json.loads((folder / "step.json").read_bytes())))
-            )
+            self.trained.append((FastCapsNet.from_pretrained(folder), read_json(folder / "step.json", Step)))
             return self.trained[-1]
         by = self.settings.ranking
         moments = measure_moments(network, self.some) if by == "energy" else None
@@ -278,11 +271,11 @@ class _Search:
             self.teacher,
             self.settings.refit,
             checkpoint=None if folder is None else folder / "checkpoint.safetensors",
-            after_epoch=self._measure,
+            evaluate=self._evaluate,
             observe=self.observer.progress,
         )
         count = sum(p.numel() for name, p in small.named_parameters() if not name.startswith("decoder."))
-        accuracy = history[-1]["held_out_accuracy"]
+        accuracy = history[-1].held_out_accuracy or 0.0
         step = Step(size, count, multiply_adds(small.config), before, accuracy, history)
         if folder is not None:
             small.save_pretrained(folder)
@@ -291,17 +284,17 @@ class _Search:
         self.trained.append((small, step))
         return small, step
 
-    def _measure(self, network: FastCapsNet) -> dict[str, float]:
+    def _evaluate(self, network: FastCapsNet) -> float:
         accuracy = self.accuracy(network)
         self.observer.epoch(accuracy)
-        return {"held_out_accuracy": accuracy}
+        return accuracy
 
 
 def pruned(network: FastCapsNet, size: Size, by: Ranking, moments: Moments | None = None, seed: int = 0) -> FastCapsNet:
     """Return a copy of a network with only its most important capsule types and stem maps."""
-    given = moments if by == "energy" else None
-    types = rank_types(network, by, given, seed).topk(size.types).indices
-    maps = rank_maps(network, by, types, given, seed + 1).topk(size.maps).indices
+    energy = moments if by == "energy" else None
+    types = rank_types(network, by, energy, seed).topk(size.types).indices
+    maps = rank_maps(network, by, types, energy, seed + 1).topk(size.maps).indices
     return prune(network, types, maps)
 
 

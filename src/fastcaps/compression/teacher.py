@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._tensors import read_tensors
 from fastcaps.data import Augmentation, Split, batches, steps_per_epoch
 from fastcaps.nn import CapsuleNetwork
 from fastcaps.nn.inference import evaluating
@@ -102,10 +102,10 @@ class Teacher:
         assert self.folder is not None
         path, key = self.folder / f"seed-{self.seed}-epoch-{epoch}.safetensors", json.dumps(self.key)
         try:
-            with safe_open(path, framework="pt") as file:
-                if (file.metadata() or {}).get("key") == key:
-                    return file.get_tensor("capsules")  # type: ignore[no-any-return]
-        except (OSError, SafetensorError):
+            metadata, tensors = read_tensors(path)
+            if metadata.get("key") == key and "capsules" in tensors:
+                return tensors["capsules"]
+        except (OSError, ValueError):
             pass
         capsules = torch.cat([self._ask(images).half() for images, _ in self._batches(epoch)])
         write_atomically({path: safetensors.torch.save({"capsules": capsules}, metadata={"key": key})})

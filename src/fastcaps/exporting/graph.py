@@ -23,7 +23,7 @@ Weights = Mapping[str, NDArray[np.float32]]
 # Old enough for every ONNX Runtime that fastcaps[runtime] allows, new enough for axes as inputs.
 _OPSET, _IR_VERSION = 18, 9
 # A protobuf message, and so a file without others beside it, can't be larger.
-_LARGEST = 2**31 - 1
+LARGEST_BYTES = 2**31 - 1
 # Of an activation, that fit into the 32 bits of a bias with room for the sum.
 _MOST_STEPS = 2**30
 
@@ -139,8 +139,8 @@ class Graph:
         """Return the model, given type and shape of an image and the shape of each output, all without the batch."""
         first: int | str = "batch" if batch is None else batch
         size = sum(len(tensor.raw_data) for tensor in self._constants.values())
-        if size > _LARGEST:
-            raise ValueError(f"the network has {size:,} bytes of weights, an ONNX file holds at most {_LARGEST:,}")
+        if size > LARGEST_BYTES:
+            raise ValueError(f"the network has {size:,} bytes of weights, an ONNX file holds at most {LARGEST_BYTES:,}")
         return helper.make_model(
             helper.make_graph(
                 self._nodes,

@@ -29,12 +29,12 @@ from fastcaps.functional.normalizations import Normalization, get_normalization
 from fastcaps.functional.squashing import squash, squash_gradient
 
 # Votes, or without them coefficients, computed at a time by `route_capsules`: few enough for a processor's outer cache.
-_PIECE_BYTES = 16 * 2**20
+CHUNK_BYTES = 16 * 2**20
 # What lies between two of its products where it computes no votes: little enough for the inner caches.
-_PRODUCT_BYTES = 2 * 2**20
+PRODUCT_BYTES = 2 * 2**20
 # Votes are not computed for at least as many images, when they are at least as many times as long as lower capsules: on
 # a processor; elsewhere one product per class is too little work at a time.
-_VOTE_FREE = 32, 4
+VOTE_FREE = 32, 4
 
 
 class RoutingOutput(NamedTuple):
@@ -391,7 +391,7 @@ class _VoteChunks:
         """Yield the pieces; each is valid until the next is requested."""
         i, _, j, e = self._shape
         by_capsule = votes = None
-        for piece in _slices(len(self._lower), _PIECE_BYTES // (i * j * e * self._lower.element_size())):
+        for piece in _slices(len(self._lower), CHUNK_BYTES // (i * j * e * self._lower.element_size())):
             lower = self._lower[piece]
             b = len(lower)
             if by_capsule is None or votes is None or votes.shape[1] != b:
@@ -429,7 +429,7 @@ class _VoteFree:
     def __iter__(self) -> Iterator[tuple[slice, "_FewImages"]]:
         i, _, j, _ = self._shape
         coefficients = i * j * self._lower.element_size()
-        size = min(_PRODUCT_BYTES // self._lower[0].nbytes, _PIECE_BYTES // coefficients)
+        size = min(PRODUCT_BYTES // self._lower[0].nbytes, CHUNK_BYTES // coefficients)
         for piece in _slices(len(self._lower), size):
             yield piece, _FewImages(self._lower[piece], self._matrices)
 
@@ -511,11 +511,14 @@ class _FewImages:
 
 
 def _pieces(lower_capsules: Tensor, weight: Tensor) -> _VoteChunks | _VoteFree:
-    images, longer = _VOTE_FREE
-    vote_free = (
-        len(lower_capsules) >= images and weight.shape[3] >= longer * weight.shape[1] and weight.device.type == "cpu"
-    )
-    return _VoteFree(lower_capsules, weight) if vote_free else _VoteChunks(lower_capsules, weight)
+    return (_VoteFree if is_vote_free(lower_capsules, weight) else _VoteChunks)(lower_capsules, weight)
+
+
+def is_vote_free(lower_capsules: Tensor, weight: Tensor) -> bool:
+    """Return whether `route_capsules` does without the votes of these capsules."""
+    images, longer = VOTE_FREE
+    is_long = weight.shape[3] >= longer * weight.shape[1]
+    return len(lower_capsules) >= images and is_long and weight.device.type == "cpu"
 
 
 def _slices(length: int, size: int) -> Iterator[slice]:

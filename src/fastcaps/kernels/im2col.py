@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # Outputs of the stem computed at a time.
-_PIECE = 2**18
+CHUNK_ELEMENTS = 2**18
 
 # Entries of patches of PrimaryCaps copied at a time.
-_PATCHES = 2**22
+PATCH_ELEMENTS = 2**22
 
 
 def im2col_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
@@ -64,7 +64,7 @@ def im2col_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int
         ordered = windows.permute(0, 1, 2, 4, 5, 3)  # (b, h', w', k, k, c)
         result = maps.new_empty(*ordered.shape[:3], o)
         matrix = kernel.flatten(1).t()  # (k·k·c, o)
-        images = max(1, _PATCHES // max(1, ordered.shape[1:].numel()))
+        images = max(1, PATCH_ELEMENTS // max(1, ordered.shape[1:].numel()))
         for some, out in zip(torch.split(ordered, images), torch.split(result, images), strict=True):
             torch.mm(some.reshape(-1, len(matrix)), matrix, out=out.view(-1, o))
         if bias is not None:
@@ -84,7 +84,7 @@ def _patches(images: Tensor, size: int, stride: int) -> Tensor:
 
 def _pieces(patches: Tensor, outputs: int) -> list[slice]:
     """Return rows of positions whose outputs together stay in the cache of the processor until ReLU."""
-    rows = max(1, _PIECE // max(1, patches.shape[1:3].numel() * outputs))
+    rows = max(1, CHUNK_ELEMENTS // max(1, patches.shape[1:3].numel() * outputs))
     return [slice(start, start + rows) for start in range(0, len(patches), rows)]
 
 

@@ -86,10 +86,10 @@ _MARGIN = 1.25
 _CHANNELS = 32
 
 # Values of maps and kernel, at some rows of points, that are worked with at a time.
-_GROUP_BYTES = 64 * 2**20
+GROUP_BYTES = 64 * 2**20
 
 # Evaluated maps held at a time: a larger batch is worked through in pieces.
-_PIECE_BYTES = 64 * 2**20
+CHUNK_BYTES = 64 * 2**20
 
 
 class Transforms(NamedTuple):
@@ -425,7 +425,7 @@ def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
     """Yield parts of the batch whose evaluated maps are not too many."""
     rows, columns = plan.tiles
     image = rows * columns * plan.window**2 * maps.shape[1] * maps.element_size()
-    size = max(1, _PIECE_BYTES // image)
+    size = max(1, CHUNK_BYTES // image)
     for start in range(0, len(maps), size):
         yield slice(start, min(start + size, len(maps)))
 
@@ -530,7 +530,7 @@ def _over_rows(plan: _Plan) -> Tensor:
 
 def _groups(plan: _Plan, row_bytes: int) -> list[slice]:
     """Return how many rows of points to take at a time: as many as the cache holds, as each call has its cost."""
-    size = max(1, _GROUP_BYTES // row_bytes)
+    size = max(1, GROUP_BYTES // row_bytes)
     return [slice(start, min(start + size, plan.points)) for start in range(0, plan.points, size)]
 
 

@@ -48,7 +48,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Coefficients that are normalized at a time (0.5 MB), and asked of the network at a time (256 MB).
-_NORMALIZED, _ROUTED = 2**16, 2**26
+NORMALIZE_ELEMENTS, ROUTE_ELEMENTS = 2**16, 2**26
 # What the parts of one matrix have in common.
 _DESCRIBED = ("normalization", "iteration", "filters", "model_hash")
 
@@ -176,7 +176,7 @@ class MasterAccumulator:
         if method == "pooled":
             return self.containers.sum(0)  # (i, j)
         columns = torch.zeros(lower_capsules, classes, dtype=torch.float64)
-        size = max(1, _NORMALIZED // classes)
+        size = max(1, NORMALIZE_ELEMENTS // classes)
         for sums, label in zip(self.containers, self.only, strict=True):
             # In pieces that stay in the cache: of each row only one number is wanted.
             for rows, own in zip(torch.split(sums, size), torch.split(columns[:, label], size), strict=True):
@@ -469,7 +469,7 @@ def accumulate_batch(
             sums.update(wanted.coefficients, mine)
         return output.capsules
 
-    size = max(1, _ROUTED // max(layer.in_capsules * layer.out_capsules for layer in layers.values()))
+    size = max(1, ROUTE_ELEMENTS // max(layer.in_capsules * layer.out_capsules for layer in layers.values()))
     with evaluating(model), observing(layers, observer):
         for some, their in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
             if len(their):

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Measure = Literal["pearson", "dot", "cosine"]
 
 # Columns of a class that clusters are fitted to: 19 MB for MNIST. All of its columns are then assigned to them.
-_SAMPLE = 4096
+SAMPLE_SIZE = 4096
 
 
 class Filter(Protocol):
@@ -294,8 +294,8 @@ class _Clustering(ABC):
                 continue
             random = np.random.default_rng([self.seed, label])
             chosen = members
-            if len(members) > _SAMPLE:
-                chosen = np.sort(random.choice(members, _SAMPLE, replace=False))
+            if len(members) > SAMPLE_SIZE:
+                chosen = np.sort(random.choice(members, SAMPLE_SIZE, replace=False))
             sample = np.concatenate([columns for _, columns in observations.columns(chosen)])
             if (sample == sample[0]).all():
                 continue

@@ -24,7 +24,7 @@ from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_pat
 from fastcaps.nn.inference import Batches, run_batches
 
 # Columns given at a time, as float32.
-_CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 4 * 2**20
 # Images whose lower capsules are made at a time.
 _PIECE = 64
 
@@ -162,7 +162,7 @@ class Observations:
     def _chunks(
         self, columns: NDArray[np.floating], numbers: NDArray[np.int64]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        size = max(1, _CHUNK_BYTES // (4 * columns.shape[1]))
+        size = max(1, CHUNK_BYTES // (4 * columns.shape[1]))
         for start in range(0, len(numbers), size):
             part = numbers[start : start + size]
             yield part, columns[self._rows[part]].astype(np.float32)
@@ -295,8 +295,8 @@ class ColumnFiles(ExitStack):
         sizes = world.all_gather(np.array([file.tell()]))
         file.seek(0)
         for rank, size in enumerate(sizes.tolist()):
-            for _ in range(0, size, _CHUNK_BYTES):
-                mine = file.read(_CHUNK_BYTES) if rank == world.rank else b""
+            for _ in range(0, size, CHUNK_BYTES):
+                mine = file.read(CHUNK_BYTES) if rank == world.rank else b""
                 chunk = world.all_gather(np.frombuffer(mine, np.uint8))
                 if world.is_main:
                     whole.write(chunk.tobytes())

@@ -16,7 +16,7 @@ from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 from fastcaps.nn.decoder import Decoder
 
 # Images per piece of a batch without gradients, so that memory doesn't grow with the batch.
-_PIECE = 64
+CHUNK_IMAGES = 64
 
 
 class CapsuleOutput(NamedTuple):
@@ -113,8 +113,8 @@ class CapsuleNetwork(nn.Module, ABC):
         if not is_eager(images):
             return (images,)
         has_gradient = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        whole = (torch.is_grad_enabled() and has_gradient) or len(images) <= _PIECE
-        return (images,) if whole else torch.split(images, _PIECE)
+        whole = (torch.is_grad_enabled() and has_gradient) or len(images) <= CHUNK_IMAGES
+        return (images,) if whole else torch.split(images, CHUNK_IMAGES)
 
     def _checked(self, images: Tensor) -> Tensor:
         c, h, w = self.config.channels, self.config.height, self.config.width

@@ -17,7 +17,7 @@ from fastcaps.runtime import file
 # Formats of files with a CapsNet, which have its configuration, and of files with any other module.
 CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
 # Images per call of ONNX Runtime: more are not faster, and memory doesn't grow with the batch.
-_PIECE = 32
+CHUNK_IMAGES = 32
 # Numbers that an input may have.
 _MOST = 2**27
 
@@ -196,7 +196,7 @@ class Predictor:
         Bytes become floats between 0 and 1 where the file takes floats.
         """
         inputs = self._checked(inputs)
-        step = self._batch or _PIECE
+        step = self._batch or CHUNK_IMAGES
         pieces = [self._run(inputs[start : start + step]) for start in range(0, len(inputs), step)]
         if not pieces:
             return {name: np.empty((0, *shape), np.float32) for name, shape in self._outputs.items()}

@@ -272,7 +272,7 @@ def _explored(model: ServedModel, network: "TrainedNetwork", picture: Prepared) 
     else:
         capsules, lengths, milliseconds = network.run(picture.pixels, model.routing)
     label = int(lengths.argmax())
-    found = network.explore(picture.pixels, label)
+    routing = network.explore(picture.pixels, label)
     return {
         "input": _pixels(picture.pixels) | {"inverted": picture.inverted},
         model.routing: {
@@ -281,16 +281,16 @@ def _explored(model: ServedModel, network: "TrainedNetwork", picture: Prepared) 
             "engine": model.engine,
         },
         "dynamic": {
-            "lengths": found.dynamic.lengths.tolist(),
-            "milliseconds": found.dynamic.milliseconds,
+            "lengths": routing.dynamic.lengths.tolist(),
+            "milliseconds": routing.dynamic.milliseconds,
             "engine": "PyTorch, float32",
         },
         "winner": {"class": label, "name": model.class_names[label], "capsule": capsules[label].tolist()},
         "reconstruction": _pixels(network.reconstruct(label, capsules[label])),
         "coefficients": {
-            "iterations": found.iterations.tolist(),
-            "master": found.master.tolist(),
-            "bounds": list(found.bounds),
+            "iterations": routing.iterations.tolist(),
+            "master": routing.master.tolist(),
+            "bounds": list(routing.bounds),
         },
     }
 

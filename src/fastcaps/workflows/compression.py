@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fastcaps._files import json_bytes, write_atomically
+from fastcaps._json import read_json
 from fastcaps._machine import processor_name, processors
 from fastcaps._progress import progress_bar, say
 from fastcaps.analysis.figures import figure_bytes
@@ -77,7 +78,7 @@ def compress(
         run=run_name(source),
         folder=str(folder),
         command=execution.command,
-        settings=_plain(settings),
+        settings=settings,
         size=compressed.step.size,
         whole=Size.of(model.config),
         met=compressed.drop <= settings.max_drop + 1e-9,
@@ -136,7 +137,7 @@ def _check_folder(folder: Path, search: Path, identity: dict[str, Any], resume: 
         return
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
-    stored = json.loads(file.read_bytes())
+    stored = read_json(file, dict[str, Any])
     # Another limit only changes which of the same networks is taken.
     different = [name for name in identity if name != "max_drop" and stored.get(name) != identity[name]]
     if different:
@@ -208,14 +209,14 @@ def _write_run(
             target.folder / "compress.png": figure_bytes(figure(result)),
         }
     )
-    refit = result.settings["refit"]
+    refit = result.settings.refit
     settings = TrainSettings(
-        epochs=refit["epochs"],
-        batch_size=result.settings["batch_size"],
-        learning_rate=refit["learning_rate"],
+        epochs=refit.epochs,
+        batch_size=result.settings.batch_size,
+        learning_rate=refit.learning_rate,
         warmup=0,
         loss="cross_entropy",
-        sharpness=refit["sharpness"],
+        sharpness=refit.sharpness,
         reconstruction_weight=0.0,
         **validation,
     )
@@ -228,7 +229,7 @@ def _write_run(
             "config": model.config.to_dict(),
             "convolution": model.primary.convolution,
             "fixed_coefficients": True,
-            "compression": {"run": result.run, "size": asdict(result.size), "settings": result.settings},
+            "compression": {"run": result.run, "size": asdict(result.size), "settings": _plain(result.settings)},
             "device": "cpu",
             "threads": torch.get_num_threads(),
             "processes": 1,
@@ -253,7 +254,7 @@ def figure(result: CompressionResult) -> Figure:
             for x, y, words in points:
                 panel.annotate(words, (x, y), (4, 4), textcoords="offset points", fontsize=7)
             _mark_other(panel, [t for t in own if t.network == EFFICIENT], line.get_color())
-        panel.axhline(100 * result.reference - result.settings["max_drop"], linestyle=":", color="gray")
+        panel.axhline(100 * result.reference - result.settings.max_drop, linestyle=":", color="gray")
         panel.set_xscale("log")
         panel.set_xlabel(f"ms per image, batch {batch}")
         panel.set_ylabel(f"accuracy on {result.held_out:,} held-out images, %")

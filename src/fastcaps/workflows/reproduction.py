@@ -28,7 +28,7 @@ from fastcaps.workflows.evaluation import evaluate
 from fastcaps.workflows.paper_table import check_request
 
 # The accuracy on a test set of this size is measured every tenth epoch only: it takes longer than the epoch.
-_LARGE, _SELDOM = 50_000, 10
+LARGE_TEST_SET, _SELDOM = 50_000, 10
 _CHECKPOINT_EVERY = 100
 
 
@@ -154,7 +154,7 @@ def _train(cell: Cell, run: Run, request: _Request, execution: Execution, comman
             cell.data,
             seed=cell.seed,
             **without_none(epochs=request.epochs),
-            test_every=request.test_every or (_SELDOM if len(data.test) >= _LARGE else 1),
+            test_every=request.test_every or (_SELDOM if len(data.test) >= LARGE_TEST_SET else 1),
             checkpoint_every=_CHECKPOINT_EVERY,
         )
     torch.manual_seed(cell.seed)
