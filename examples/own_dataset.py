@@ -51,9 +51,9 @@ class Shapes(Dataset[tuple[Tensor, int]]):
 
 def main(out: str = "runs/shapes") -> None:
     """Train, accumulate, evaluate, export and classify."""
-    data = DataSet.from_torch(Shapes(600, seed=1), Shapes(300, seed=2), class_names=NAMES, name="shapes")
+    data = DataSet.from_torch(Shapes(480, seed=1), Shapes(120, seed=2), class_names=NAMES, name="shapes")
     training = workflows.train(
-        data, out, epochs=EPOCHS, batch_size=32, warmup=50, stem="strided", stem_channels=32, capsule_types=8
+        data, out, epochs=EPOCHS, batch_size=32, warmup=50, stem="strided", stem_channels=16, capsule_types=8
     )
     print(training)
     # A data set that was made in Python can't be loaded by its name: pass it again.

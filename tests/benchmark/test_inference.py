@@ -247,9 +247,8 @@ def test_memory_in_a_process_of_its_own():
     assert (measure.peak_memory(inference.routing, "plain dynamic", sizes, 1) or 0) > 2.5
     # With something small first, what is made counts, too: 5.9 MB of weights.
     assert (measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) or 0) > 5
-    for name in (engines.FOLDED_AUTO, engines.ONNX_INT8):
-        arguments = (name, QUICK.networks, 1, 2)
-        peaks = measure.peak_memories(inference.run_twice, [arguments, arguments], small=arguments)
-        assert len(peaks) == 2
-        assert all(peak is not None and peak >= 0 for peak in peaks)
+    arguments = (engines.ONNX_INT8, QUICK.networks, 1, 2)
+    peaks = measure.peak_memories(inference.run_twice, [arguments, arguments], small=arguments)
+    assert len(peaks) == 2
+    assert all(peak is not None and peak >= 0 for peak in peaks)
     assert measure.peak_memory(inference.routing, "nothing", {}, 1) is None

@@ -1,4 +1,4 @@
-"""The environment that examples/Dockerfile makes: no PyTorch, nothing written, healthy."""
+"""Environments without PyTorch: what inference needs, and what examples/Dockerfile installs on top of it."""
 
 import json
 import os
@@ -14,35 +14,81 @@ from tests.serving.conftest import PREDICT, request
 
 ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = (ROOT / "examples" / "Dockerfile").read_text()
+OUTSIDE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+# What pip says when there is nobody to ask, which is no fault of the package's.
 _NO_CONNECTION = ("Failed to establish a new connection", "Temporary failure in name resolution", "ConnectTimeout")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the image is of Linux"),
+]
 
 
-def instruction(name):
-    """The last list of strings that an instruction has."""
-    return json.loads(re.findall(rf"{name} (\[.*\])", DOCKERFILE)[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="the image is of Linux")
-def test_the_environment_of_the_dockerfile_serves(tmp_path, digits, serial):
-    folder = tmp_path / "env"
-    venv.create(folder, with_pip=True)
-    [extra] = re.findall(r"'/src\[(\w+)\]'", DOCKERFILE)
-    constraints = ["-c", str(ROOT / "constraints.txt")]
-    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *constraints, f"{ROOT}[{extra}]"]
-    done = subprocess.run(install, capture_output=True, text=True)
+def pip(*arguments: str | Path) -> str:
+    done = subprocess.run([sys.executable, "-m", "pip", *arguments], capture_output=True, text=True)
     if any(words in done.stderr for words in _NO_CONNECTION):
         pytest.skip("there is no package index to install from")
     assert done.returncode == 0, done.stderr
-    assert not list(folder.glob("lib/*/site-packages/torch"))
+    return done.stdout
 
-    def inside(words):
-        return [word.replace("/env/", f"{folder}/") for word in words]
 
-    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def install(environment, tmp_path_factory):
+    """Install an extra of the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
+    [wheel] = folder.iterdir()
+
+    def install(extra: str) -> None:
+        constraints: list[str | Path] = ["--no-compile", "-c", ROOT / "constraints.txt"]
+        pip("--python", environment / "bin" / "python", "install", "--quiet", *constraints, f"{wheel}[{extra}]")
+
+    return install
+
+
+def test_prediction_without_pytorch(environment, install, digits, tmp_path):
+    install("runtime")
+    listed = pip("--python", environment / "bin" / "python", "list", "--format", "json")
+    installed = {package["name"] for package in json.loads(listed)}
+    assert "onnxruntime" in installed
+    assert not installed & {"torch", "scikit-learn", "matplotlib", "onnx", "starlette"}
+    (tmp_path / "seven.png").write_bytes(digits[0])
+
+    def predict(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [environment / "bin" / "fastcaps", "predict", "mnist", "seven.png", "--json", *options]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=OUTSIDE)
+
+    done = predict()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["images"][0]["fast"]["class"] == "7"
+    refused = predict("--routing", "dynamic")
+    assert refused.returncode == 1
+    assert "needs torch, not installed here" in refused.stderr
+
+
+def instruction(name: str) -> list[str]:
+    """The last list of strings of an instruction of the Dockerfile."""
+    words: list[str] = json.loads(re.findall(rf"{name} (\[.*\])", DOCKERFILE)[-1])
+    return words
+
+
+def test_the_environment_of_the_dockerfile_serves(environment, install, tmp_path, digits, serial):
+    [extra] = re.findall(r"'/src\[(\w+)\]'", DOCKERFILE)
+    install(extra)
+    assert not list(environment.glob("lib/*/site-packages/torch"))
+
+    def inside(words: list[str]) -> list[str]:
+        return [word.replace("/env/", f"{environment}/") for word in words]
+
     nowhere = {"PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": "/nowhere", "HOME": "/nowhere", "FASTCAPS_API_KEY": "secret"}
     command = [*inside(instruction("ENTRYPOINT")), *instruction("CMD"), "--port", "0"]
-    with server(command, cwd=tmp_path, env=outside | nowhere) as running:
+    with server(command, cwd=tmp_path, env=OUTSIDE | nowhere) as running:
         address = running.address.replace("0.0.0.0", "127.0.0.1")
         answer = request(address, "POST", PREDICT, digits[0], x_api_key="secret")
         assert answer.json["images"][0]["fast"]["lengths"] == serial[0]
@@ -50,7 +96,7 @@ def test_the_environment_of_the_dockerfile_serves(tmp_path, digits, serial):
         refused = request(address, "POST", PREDICT + "?routing=both", digits[0], x_api_key="secret")
         assert (refused.status, "others need PyTorch" in refused.json["error"]) == (422, True)
         check = [word.replace("http://127.0.0.1:8000", address) for word in inside(instruction("  CMD"))]
-        assert subprocess.run(check, env=outside).returncode == 0
+        assert subprocess.run(check, env=OUTSIDE).returncode == 0
         running.process.terminate()
         assert running.process.wait(60) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["env"]
+    assert not list(tmp_path.iterdir())
