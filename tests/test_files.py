@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.kills import check_every_kill
 
 from fastcaps._files import recover, write_atomically
 
@@ -33,53 +32,10 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"a": b"old", "b/inside": b"x"}
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-import fastcaps._files as files
-
-left = int(sys.argv[2])
-
-def counted(original):
-    def call(*args, **kwargs):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), 9)
-        return original(*args, **kwargs)
-    return call
-
-os.fsync = counted(os.fsync)
-Path.replace = counted(Path.replace)
-Path.rename = counted(Path.rename)
-Path.unlink = counted(Path.unlink)
-Path.rmdir = counted(Path.rmdir)
-root = Path(sys.argv[1])
-files.write_atomically({root / "one": b"new", root / "sub" / "two": b"new", root / "three": b"new"})
-"""
-
-
 def test_killed_at_every_step_all_files_are_old_or_all_are_new(tmp_path: Path) -> None:
-    outcomes = []
-    for left in range(40):
-        root = tmp_path / str(left)
-        (root / "sub").mkdir(parents=True)
-        for name in ("one", "sub/two", "three"):
-            (root / name).write_bytes(b"old")
-        done = subprocess.run([sys.executable, "-c", KILLED, str(root), str(left)], check=False)
-        recover(root)
-        actual = contents(root)
-        leftovers = [name for name in actual if ".fastcaps-" in name]
-        # Only what was killed before its marker stays, for an hour.
-        assert all(name.endswith(("lock", "marker.new")) for name in leftovers)
-        values = {actual[name] for name in ("one", "sub/two", "three")}
-        assert len(values) == 1, f"killed at step {left}: {actual}"
-        outcomes.append(values.pop())
-        if done.returncode == 0:
-            break
-    assert outcomes[0] == b"old"
-    assert outcomes[-1] == b"new"
-    assert outcomes == sorted(outcomes, reverse=True), "old until the journal is there, new from then on"
+    names = ("one", "sub/two", "three")
+    old, new = dict.fromkeys(names, b"old"), dict.fromkeys(names, b"new")
+    assert check_every_kill(old, new, tmp_path, lambda place: None) > 20
 
 
 def test_leaves_files_of_others_alone(tmp_path: Path) -> None:

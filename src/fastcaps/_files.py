@@ -21,16 +21,19 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 _NAME = re.compile(r"\.fastcaps-[0-9a-f]{32}\.part")
-_LOCK, _MARKER, _NEW, _JOURNAL = "lock", "marker", "marker.new", "journal"
+_LOCK, _MARKER, _NEW, _JOURNAL, _REMOVED = "lock", "marker", "marker.new", "journal", "removed-"
 # Seconds after which nobody is about to write a marker any more.
 _OLD = 3600
 _MADE_BY = b"A transaction of fastcaps. It can be removed when no process is writing.\n"
 
 
-def write_atomically(files: Mapping[Path, bytes]) -> None:
+def write_atomically(files: Mapping[Path, bytes | None]) -> None:
     """Write files that belong together: after this, all are new; after an error, all are as they were.
 
     A process that is killed meanwhile leaves all as they were, or what `recover` makes all new.
+
+    Args:
+        files: their contents; None removes a file, if it exists. All are below one folder that can be written to.
     """
     if not files:
         return
@@ -40,8 +43,10 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
     with _transaction(root) as folder:
         moves = {}
         for number, (path, content) in enumerate(files.items()):
-            moves[str(number)] = path.absolute().relative_to(root).as_posix()
-            _write(folder / str(number), content)
+            name = str(number) if content is not None else f"{_REMOVED}{number}"
+            moves[name] = path.absolute().relative_to(root).as_posix()
+            if content is not None:
+                _write(folder / name, content)
         if len(files) > 1:  # one move needs no journal
             _write(folder / _JOURNAL, json.dumps(moves).encode())
         try:
@@ -67,7 +72,9 @@ def recover(folder: Path) -> None:
                 _remove(path)
                 continue
             for name, target in moves.items():
-                if (path / name).is_file():
+                if name.startswith(_REMOVED):
+                    _unlink(folder / target)
+                elif (path / name).is_file():
                     (folder / target).parent.mkdir(parents=True, exist_ok=True)
                     (path / name).replace(folder / target)
             _remove(path)
@@ -114,7 +121,10 @@ def _move(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
                 undo.callback(os.replace, old, path)
             elif not path.exists():
                 undo.callback(_unlink, path)
-            (folder / name).replace(path)
+            if name.startswith(_REMOVED):
+                path.unlink(missing_ok=True)
+            else:
+                (folder / name).replace(path)
         undo.pop_all()
 
 
@@ -127,7 +137,7 @@ def _journal(path: Path) -> dict[str, str] | None:
     if not isinstance(moves, dict):
         return None
     for name, target in moves.items():
-        if not name.isdecimal() or not isinstance(target, str):
+        if not name.removeprefix(_REMOVED).isdecimal() or not isinstance(target, str):
             return None
         if Path(target).is_absolute() or ".." in Path(target).parts:
             return None

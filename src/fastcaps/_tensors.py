@@ -1,5 +1,6 @@
 """Reading safetensors files that may be damaged."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,15 +11,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, "Tensor"]]:
-    """Return the metadata and the tensors of a safetensors file; raise ValueError if it is damaged."""
+def read_tensors(path: Path, *only: str) -> tuple[dict[str, str], dict[str, "Tensor"]]:
+    """Return the metadata of a safetensors file and its tensors, or only some; raise ValueError if it is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = [name for name in file.keys() if not only or name in only]  # noqa: SIM118
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
     # The library raises what its bindings raise for types that PyTorch does not have.
     except (SafetensorError, AttributeError, KeyError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} is damaged or not a safetensors file: {reason}") from None
+
+
+def tensor_hash(tensor: "Tensor") -> str:
+    """Return the SHA-256 of the numbers of a tensor."""
+    import torch
+
+    return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def check_tensors(path: Path, expected: Mapping[str, "Tensor"], actual: Mapping[str, "Tensor"]) -> None:

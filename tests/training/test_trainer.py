@@ -42,7 +42,7 @@ def untimed(history):
 
 def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
     message = (
-        f"another process is training into {tmp_path}: wait until it has finished, or choose another folder "
+        f"another process is writing into {tmp_path}: wait until it has finished, or choose another folder "
         f"(if none is, remove {tmp_path / '.lock'})"
     )
 

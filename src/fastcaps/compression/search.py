@@ -278,9 +278,9 @@ class _Search:
         accuracy = history[-1].held_out_accuracy or 0.0
         step = Step(size, count, multiply_adds(small.config), before, accuracy, history)
         if folder is not None:
-            small.save_pretrained(folder)
-            write_atomically({folder / "step.json": json_bytes(asdict(step))})
-            (folder / "checkpoint.safetensors").unlink()
+            files: dict[Path, bytes | None] = {**small.pretrained_files(folder)}
+            files |= {folder / "step.json": json_bytes(asdict(step)), folder / "checkpoint.safetensors": None}
+            write_atomically(files)
         self.trained.append((small, step))
         return small, step
 

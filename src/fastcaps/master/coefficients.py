@@ -4,7 +4,6 @@ The file (safetensors) keeps the sums, not only the result, so that it can be me
 """
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any, Literal, Self
 import safetensors.torch
 from torch import Tensor
 
-from fastcaps._files import write_atomically
+from fastcaps._files import recover, write_atomically
 from fastcaps._json import parse_json
-from fastcaps._tensors import read_tensors
+from fastcaps._tensors import read_tensors, tensor_hash
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import warn
 
@@ -80,7 +79,7 @@ class MasterCoefficients:
     @property
     def values_hash(self) -> str:
         """SHA-256 of the matrix alone."""
-        return hashlib.sha256(self.values.numpy().tobytes()).hexdigest()
+        return tensor_hash(self.values)
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the large tensors, as JSON."""
@@ -94,15 +93,20 @@ class MasterCoefficients:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
+        write_atomically({Path(path): self.to_bytes()})
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file that `save` writes, to write it together with others."""
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in present.items()}
         metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary())}
-        write_atomically({Path(path): safetensors.torch.save(tensors, metadata=metadata)})
+        return safetensors.torch.save(tensors, metadata=metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote."""
         path = Path(path)
+        recover(path.parent)
         if not path.is_file():
             what = f"is a folder, perhaps {path / 'master.safetensors'} is meant" if path.is_dir() else "does not exist"
             raise FileNotFoundError(f"{path} {what}: expected a file of master coefficients")

@@ -13,7 +13,7 @@ from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer, FoldedCapsuleLayer
 from fastcaps.nn.fast import FastCapsNet
 from fastcaps.nn.fusion import fuse_batch_norm
-from fastcaps.nn.pretrained import weights_hash
+from fastcaps.nn.pretrained import COEFFICIENTS_HASH, weights_hash
 
 Coefficients = MasterCoefficients | Tensor
 Model = TypeVar("Model", bound=nn.Module)
@@ -69,7 +69,9 @@ def fold(
     matrices = _matrices(model, layers, master, any_weights)
     if isinstance(model, CapsNet):
         summary = master.get(_PATH) if isinstance(master, Mapping) else master
-        provenance = {"master": summary.summary()} if isinstance(summary, MasterCoefficients) else {}
+        provenance = {}
+        if isinstance(summary, MasterCoefficients):
+            provenance = {"master": summary.summary(), COEFFICIENTS_HASH: summary.values_hash}
         return FastCapsNet.from_capsnet(model, matrices[_PATH], provenance)
     # The copy gets a folded layer wherever the model refers to a layer.
     folded: dict[int, Any] = {

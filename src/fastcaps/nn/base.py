@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from fastcaps._files import write_atomically
 from fastcaps.bundled import resolve
 from fastcaps.functional._eager import is_eager
 from fastcaps.functional.labels import checked_labels
@@ -92,7 +93,11 @@ class CapsuleNetwork(nn.Module, ABC):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""
-        pretrained.save(self, Path(folder))
+        write_atomically(self.pretrained_files(folder))
+
+    def pretrained_files(self, folder: str | Path) -> dict[Path, bytes]:
+        """Return the contents of the files that `save_pretrained` writes, to write them together with others."""
+        return pretrained.files(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:

@@ -52,15 +52,15 @@ class CapsNet(CapsuleNetwork):
                 stacklevel=2,
             )
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""
+    def pretrained_files(self, folder: str | Path) -> dict[Path, bytes]:
+        """Return the contents of the files that `save_pretrained` writes, to write them together with others."""
         own, expected = self.routing.routing, make_routing(self.config)
         if type(own) is not type(expected) or (isinstance(own, DynamicRouting) and own != expected):
             raise ValueError(
                 f"the network routes by {own}, but its configuration, which is all that a folder holds, says "
                 f"{expected}: make the network from a configuration that names its routing and normalization"
             )
-        super().save_pretrained(folder)
+        return super().pretrained_files(folder)
 
     @classmethod
     def _load(cls, folder: Path) -> Self:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
+from fastcaps._tensors import read_tensors, tensor_hash
 from fastcaps.nn import pretrained
 from fastcaps.nn.base import CapsuleNetwork, CapsuleOutput
 from fastcaps.nn.capsnet import CapsNet
@@ -65,10 +66,19 @@ class FastCapsNet(CapsuleNetwork):
     def _load(cls, folder: Path) -> "FastCapsNet":
         parts = pretrained.folded_from(folder)
         if parts is None:
-            return pretrained.load(cls, folder)
+            fast = pretrained.load(cls, folder)
+            fast._check_coefficients(folder)
+            return fast
         fast = cls.from_capsnet(CapsNet.from_pretrained(parts.model_folder), parts.coefficients)
         fast.provenance = parts.provenance
         return fast
+
+    def _check_coefficients(self, folder: Path) -> None:
+        """Refuse the folded network of a run when the run's coefficients are others."""
+        recorded, file = self.provenance.get(pretrained.COEFFICIENTS_HASH), folder.parent / "master.safetensors"
+        if recorded is not None and folder.name == self.folder and file.is_file():
+            values = read_tensors(file, "values")[1].get("values", torch.empty(0))
+            pretrained.check_same_coefficients(folder, recorded, file, tensor_hash(values))
 
     def forward(self, images: Tensor) -> CapsuleOutput:
         """Classify images ``(b c h w)``: capsules ``(b j e)`` and lengths ``(b j)``."""

@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 _FORMAT = 1
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
+# Entry of a folded network's provenance: SHA-256 of the matrix of its coefficients. Earlier versions wrote none.
+COEFFICIENTS_HASH = "coefficients_sha256"
+
 _FIELDS = {"format": int, "model": str, "config": dict, "weights_sha256": str, "provenance": dict}
 
 Network = TypeVar("Network", bound="CapsuleNetwork")
 
 
-def save(model: "CapsuleNetwork", folder: Path) -> None:
-    """Write the two files of a model into a folder, both or neither."""
+def files(model: "CapsuleNetwork", folder: Path) -> dict[Path, bytes]:
+    """Return the contents of the two files of a model in a folder."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     weights = safetensors.torch.save(state, metadata={"format": "pt"})
     description = {
@@ -45,7 +48,7 @@ def save(model: "CapsuleNetwork", folder: Path) -> None:
         "config": model.config.to_dict(),
         "provenance": model.provenance,
     }
-    write_atomically({folder / _WEIGHTS: weights, folder / _CONFIG: json_bytes(description)})
+    return {folder / _WEIGHTS: weights, folder / _CONFIG: json_bytes(description)}
 
 
 def load(cls: type[Network], folder: Path) -> Network:
@@ -130,6 +133,25 @@ def folded_from(folder: Path) -> FoldedFrom | None:
     return FoldedFrom(beside / parts["model"], tensors["values"], description["provenance"])
 
 
+def recorded_coefficients(folder: Path) -> str | None:
+    """Return the hash of the coefficients that a folder's network was folded from, where it says so."""
+    try:
+        provenance = _description("FastCapsNet", folder)["provenance"]
+    except (OSError, ValueError):
+        return None  # whoever loads it says what is wrong
+    recorded = provenance.get(COEFFICIENTS_HASH)
+    return recorded if isinstance(recorded, str) else None
+
+
+def check_same_coefficients(folder: Path, recorded: str | None, file: Path, actual: str) -> None:
+    """Raise ValueError when a network was folded from other coefficients than those of the file beside it."""
+    if recorded not in (None, actual):
+        raise ValueError(
+            f"{folder} was folded from other coefficients ({str(recorded)[:12]}…) than {file} holds ({actual[:12]}…): "
+            "accumulate again, or copy both from the same run"
+        )
+
+
 def _check_sha256(path: Path, content: bytes, expected: str) -> None:
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:
@@ -164,6 +186,7 @@ def _content(path: Path) -> bytes:
 
 def _description(kind: str, folder: Path) -> dict[str, Any]:
     recover(folder)
+    recover(folder.parent)  # a run writes several folders in one transaction
     path = folder / _CONFIG
     content = _content(path)
     description = parse_json(content, dict[str, Any], str(path))

@@ -6,7 +6,7 @@
 | ``config.toml`` | train | all options, for ``fastcaps train --config`` |
 | ``metrics.jsonl`` | train | one line per epoch |
 | ``checkpoint.safetensors`` | train | the state to resume from |
-| ``.lock`` | train | held while it writes |
+| ``.lock`` | all that write here | held meanwhile |
 | ``best/`` | train | with a validation split: the best weights on it |
 | ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
 | ``tensorboard/`` | train | events of the TensorBoard logger |
@@ -18,7 +18,7 @@
 | ``report/`` | analyze, demo | a page about the run |
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,15 +138,15 @@ class Run:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{self.about_file} is damaged: its settings are wrong: {error}") from None
 
-    def write_about(self, about: dict[str, Any]) -> None:
-        """Write ``run.json``."""
-        write_atomically({self.about_file: json_bytes(about)})
+    def write_about(self, about: dict[str, Any], files: Mapping[Path, bytes | None] | None = None) -> None:
+        """Write ``run.json``, in one transaction with other files of the folder."""
+        write_atomically({**(files or {}), self.about_file: json_bytes(about)})
         for name in ("about", "description"):
             self.__dict__.pop(name, None)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training into the folder.
+        """Keep other processes from writing into the folder.
 
         Released however this process ends, where the file system locks files; elsewhere a killed process leaves it.
         """
@@ -159,10 +159,11 @@ class Run:
             lock.acquire(timeout=0)
         except Timeout:
             raise ValueError(
-                f"another process is training into {self.folder}: wait until it has finished, or choose another folder "
+                f"another process is writing into {self.folder}: wait until it has finished, or choose another folder "
                 f"(if none is, remove {file})"
             ) from None
         try:
+            recover(self.folder)
             yield
         finally:
             lock.release()
@@ -196,7 +197,13 @@ class Run:
             raise FileNotFoundError(
                 f"{self.master_file} does not exist: make it with fastcaps accumulate {self.folder}"
             )
-        return MasterCoefficients.load(file or self.master_file)
+        master = MasterCoefficients.load(file or self.master_file)
+        if file is None and self.fast_folder.is_dir():
+            from fastcaps.nn.pretrained import check_same_coefficients, recorded_coefficients
+
+            recorded = recorded_coefficients(self.fast_folder)
+            check_same_coefficients(self.fast_folder, recorded, self.master_file, master.values_hash)
+        return master
 
     def held_out(self, data: "DataSet") -> dict[str, Any]:
         """Return the settings with which another run on this data holds out the same images as this one."""

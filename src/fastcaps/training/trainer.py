@@ -22,6 +22,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from fastcaps._files import write_atomically
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
@@ -149,7 +150,7 @@ class Trainer:
                 self._about["command"] = self.run.about["command"]  # the one that started the run
             self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self._optimization.adam, identity)
             if self.progress.accumulated is not None:
-                self.master = self.run.master()
+                self.master = self.run.master(self.run.master_file)
         elif self.run.checkpoint_file.exists():
             raise ValueError(
                 f"{self.run.folder} holds a run already: pass resume=True to continue it, or choose another folder"
@@ -292,9 +293,10 @@ class Trainer:
         return correct / len(split)
 
     def _save_best(self) -> None:
-        self.model.save_pretrained(self.run.best_folder)
+        files = self.model.pretrained_files(self.run.best_folder)
         if self.master is not None:
-            self.master.save(self.run.best_master_file)
+            files[self.run.best_master_file] = self.master.to_bytes()
+        write_atomically(files)
 
     def _finish(self) -> None:
         self._optimization.check_weights(self.progress.where)
@@ -308,19 +310,20 @@ class Trainer:
             "epoch": self.progress.selected.to_dict(),
             "versions": versions(),
         }
-        if self._world.is_main:
-            self.model.save_pretrained(self.run.model_folder)
         if self.master is not None:
-            self._save_fast(self.master if self.validation is None else self.run.master(self.run.best_master_file))
-        self._describe("finished")
+            master = self.master if self.validation is None else self.run.master(self.run.best_master_file)
+            self.master = replace(master, trained_with=weights_hash(self.model))
+        if self._world.is_main:
+            self._describe("finished", self._results())
         self._world.barrier()  # whatever follows finds all files
 
-    def _save_fast(self, master: MasterCoefficients) -> None:
-        """Save the coefficients that the weights were trained with, and both as one folded network."""
-        self.master = replace(master, trained_with=weights_hash(self.model))
-        if self._world.is_main:
-            self.master.save(self.run.master_file)
-            fold(self.model, self.master).save_pretrained(self.run.fast_folder)
+    def _results(self) -> dict[Path, bytes]:
+        """Return the files of the network, of the coefficients it was trained with, and of both folded."""
+        files = self.model.pretrained_files(self.run.model_folder)
+        if self.master is not None:
+            files[self.run.master_file] = self.master.to_bytes()
+            files |= fold(self.model, self.master).pretrained_files(self.run.fast_folder)
+        return files
 
     def _save(self) -> None:
         self._optimization.check_weights(self.progress.where)
@@ -330,8 +333,8 @@ class Trainer:
             )
         )
 
-    def _describe(self, state: str) -> None:
-        """Write ``run.json``."""
+    def _describe(self, state: str, files: dict[Path, bytes] | None = None) -> None:
+        """Write ``run.json``, and other files with it."""
         if not self._world.is_main:
             return
         data = {
@@ -362,7 +365,8 @@ class Trainer:
                 "machine": machine(),
                 "versions": versions(),
                 "seconds": round(self.progress.seconds, 1),
-            }
+            },
+            files,
         )
 
     def _report_step(self, step: Step, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """What the workflows share: the device, the network and the data of a run, and this process's part of the images."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -121,6 +122,12 @@ def check_own_images(run: Run, data: "DataSet") -> None:
     """Refuse to write into a run what was made with other images than its own; its own may have grown."""
     if run.has_others(data):
         raise ValueError(f"{run.images_note(data)}: name another place than the run to write to (out)")
+
+
+def writing(run: Run, place: Path | None) -> AbstractContextManager[None]:
+    """Hold the lock of a run while something is written to a place in its folder; elsewhere none is needed."""
+    inside = place is not None and place.absolute().is_relative_to(run.folder.absolute())
+    return run.locked() if inside and distributed.current().is_main else nullcontext()
 
 
 def share(images: "Split") -> "Split":

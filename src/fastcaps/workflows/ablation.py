@@ -22,6 +22,7 @@ from fastcaps.workflows._common import (
     load_run,
     open_run,
     run_name,
+    writing,
 )
 
 
@@ -55,9 +56,29 @@ def ablate(
     if out is None:
         check_writable(run)
     folder = run.folder if out is None else Path(out)
-    model, data = load_run(run, execution)
-    if out is None:
-        check_own_images(run, data)
+    with writing(run, folder):
+        model, data = load_run(run, execution)
+        if out is None:
+            check_own_images(run, data)
+        result = _ablate(model, data, run, filters, methods, iterations, limit, execution)
+        figure, content = figure_bytes(ablation_figure(result)), json_bytes(result.to_dict())
+        write_atomically({folder / "ablation.json": content, folder / "ablation.png": figure})
+        if result_file is not None:  # perhaps on another disk
+            write_atomically({Path(result_file): content})
+    say(f"figure: {folder}/ablation.png; all numbers: {folder}/ablation.json")
+    return result
+
+
+def _ablate(
+    model: CapsNet,
+    data: DataSet,
+    run: Run,
+    filters: Mapping[str, Sequence[Filter]] | None,
+    methods: Sequence[Method] | None,
+    iterations: Sequence[int | Literal["final"]] | None,
+    limit: int | None,
+    execution: Execution,
+) -> Ablation:
     last = model.config.iterations
     filters = {"none": [], **{name: [kind()] for name, kind in FILTERS.items()}} if filters is None else filters
     numbers = [_iteration_number(entry, last) for entry in iterations or (*range(2, last + 1), "final")]
@@ -69,7 +90,7 @@ def ablate(
         for part, images in parts.items()
         if images is not None
     }
-    result = replace(
+    return replace(
         _ablation(scores, matrices, skipped),
         run=run_name(run),
         command=execution.command,
@@ -79,11 +100,6 @@ def ablate(
         limit=limit,
         versions=versions(),
     )
-    figure, content = figure_bytes(ablation_figure(result)), json_bytes(result.to_dict())
-    files = {folder / "ablation.json": content, folder / "ablation.png": figure}
-    write_atomically(files if result_file is None else {**files, Path(result_file): content})
-    say(f"figure: {folder}/ablation.png; all numbers: {folder}/ablation.json")
-    return result
 
 
 class _Variants(NamedTuple):

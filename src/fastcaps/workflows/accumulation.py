@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+from fastcaps._files import write_atomically
 from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table, without_none
 from fastcaps.analysis.results import note_sentences
@@ -22,6 +23,7 @@ from fastcaps.workflows._common import (
     load_run,
     open_run,
     share,
+    writing,
 )
 
 
@@ -94,37 +96,37 @@ def accumulate(
     if out is None:
         check_writable(run)
         _check_not_fixed(run)
-    model, data = load_run(run, execution)
-    if out is None:
-        check_own_images(run, data)
-    images = run.training_part(data)
-    selection = _apply_filters(model, data, images, filters, iteration, execution) if filters else None
-    with progress_bar("accumulating", len(images)) as observe:
-        master = accumulate_split(
-            model,
-            images,
-            data.augmentation.test_view,
-            execution.batch_size,
-            iteration=iteration,
-            method=method,
-            selection=selection,
-            observe=observe,
-            announce=say,
-            provenance={
-                **training_provenance(data, run.settings),
-                **without_none(images_note=run.images_note(data), command=execution.command),
-            },
-            memory=memory,
-            world=world,
-        )
     path = run.master_file if out is None else Path(out)
-    if world.is_main:
-        master.save(path)
+    with writing(run, path):
+        model, data = load_run(run, execution)
         if out is None:
-            fold(model, master).save_pretrained(run.fast_folder)
-            # They are about the coefficients before these.
-            for file in run.evaluation_files:
-                file.unlink(missing_ok=True)
+            check_own_images(run, data)
+        images = run.training_part(data)
+        selection = _apply_filters(model, data, images, filters, iteration, execution) if filters else None
+        with progress_bar("accumulating", len(images)) as observe:
+            master = accumulate_split(
+                model,
+                images,
+                data.augmentation.test_view,
+                execution.batch_size,
+                iteration=iteration,
+                method=method,
+                selection=selection,
+                observe=observe,
+                announce=say,
+                provenance={
+                    **training_provenance(data, run.settings),
+                    **without_none(images_note=run.images_note(data), command=execution.command),
+                },
+                memory=memory,
+                world=world,
+            )
+        if world.is_main:
+            files: dict[Path, bytes | None] = {path: master.to_bytes()}
+            if out is None:
+                files |= fold(model, master).pretrained_files(run.fast_folder)
+                files |= dict.fromkeys(run.evaluation_files)  # they are about the coefficients before these
+            write_atomically(files)
     return AccumulationResult(path, master, iteration == "final")
 
 

@@ -30,8 +30,9 @@ from fastcaps.workflows._common import (
     open_run,
     run_name,
     share,
+    writing,
 )
-from fastcaps.workflows.evaluation import evaluate
+from fastcaps.workflows.evaluation import evaluate_part, write_evaluation
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -108,32 +109,35 @@ def analyze(
         check_own_images(run, data)
     is_own = is_own and run.images_note(data) is None
     evaluation_folder = run.folder if is_own and not is_bundled(run.folder) else task.cache
-    training = task.training_pass(run, model, data, task.cache / "training.safetensors")
-    test = run.test_part(data).first(limit)
-    lengths = task.test_lengths(model, master, data, test)
-    evaluation = _stored_evaluation(evaluation_folder, master, lengths)
-    if evaluation is None:
-        evaluation = evaluate(run, evaluation_folder, coefficients=coefficients, limit=limit, **options)
-    compared = None if compare is None else task.compared(open_run(compare), data)
-    if not current().is_main:
-        return AnalysisResult(task.folder, evaluation, None)
-    measured = Measurements(
-        training, lengths, evaluation, lambda numbers: data.augmentation.test_view(test.images(numbers))
-    )
-    report = build_report(
-        model,
-        master,
-        measured,
-        examples=examples or list(range(min(5, len(test)))),
-        sort_by_class=sort_by_class,
-        compared=compared,
-    )
-    settings = ReportSettings(execution.command, limit, weights_hash(model), master.values_hash, data.fingerprint)
-    report = replace(report, run=run_name(run), settings=settings)
-    page = report_page(report, {name: figure_bytes(figure) for name, figure in report.figures.items()})
-    files = {task.folder / "analysis.json": json_bytes(report.to_dict()), task.folder / "index.html": page.encode()}
-    write_atomically(files)
-    return AnalysisResult(task.folder, evaluation, report)
+    with writing(run, evaluation_folder):
+        training = task.training_pass(run, model, data, task.cache / "training.safetensors")
+        test = run.test_part(data).first(limit)
+        lengths = task.test_lengths(model, master, data, test)
+        evaluation = _stored_evaluation(evaluation_folder, master, lengths)
+        if evaluation is None:
+            evaluation = evaluate_part(run, master, "test", limit, None, execution)
+            if current().is_main:
+                write_evaluation(evaluation, run, evaluation_folder)
+        compared = None if compare is None else task.compared(open_run(compare), data)
+        if not current().is_main:
+            return AnalysisResult(task.folder, evaluation, None)
+        measured = Measurements(
+            training, lengths, evaluation, lambda numbers: data.augmentation.test_view(test.images(numbers))
+        )
+        report = build_report(
+            model,
+            master,
+            measured,
+            examples=examples or list(range(min(5, len(test)))),
+            sort_by_class=sort_by_class,
+            compared=compared,
+        )
+        settings = ReportSettings(execution.command, limit, weights_hash(model), master.values_hash, data.fingerprint)
+        report = replace(report, run=run_name(run), settings=settings)
+        page = report_page(report, {name: figure_bytes(figure) for name, figure in report.figures.items()})
+        files = {task.folder / "analysis.json": json_bytes(report.to_dict()), task.folder / "index.html": page.encode()}
+        write_atomically(files)
+        return AnalysisResult(task.folder, evaluation, report)
 
 
 def _check_own_report(run: Run, is_own: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import torch
 from matplotlib.figure import Figure
 
-from fastcaps._files import json_bytes, write_atomically
+from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import read_json
 from fastcaps._machine import processor_name, processors
 from fastcaps._progress import progress_bar, say
@@ -23,7 +23,7 @@ from fastcaps.compression import Compressed, CompressSettings, Observer, Size
 from fastcaps.compression import compress as compress_network
 from fastcaps.compression.results import CompressionResult, NetworkTime
 from fastcaps.data import DataSet, Split
-from fastcaps.master import fold
+from fastcaps.master import MasterCoefficients, fold
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn import CapsNet, FastCapsNet
 from fastcaps.nn.pretrained import weights_hash
@@ -32,6 +32,8 @@ from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.training.settings import TrainSettings
 from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, run_name
+
+_SETTINGS = "search/settings.json"
 
 
 def compress(
@@ -55,28 +57,43 @@ def compress(
         resume: resume where an earlier call with the same settings stopped.
         options: see `ExecutionOptions`; the device is the CPU, and the batch size that of the settings.
     """
-    begun = time.monotonic()
     source, settings = open_run(run), settings or CompressSettings()
     execution = replace(Execution(device="cpu"), **options)
     execution.select_device()
     model, master = source.model(), source.master(coefficients)
-    search = Path(folder) / "search"
     identity = {"weights": weights_hash(model), "master": master.values_hash, **_plain(settings)}
-    _check_folder(Path(folder), search, identity, resume)
+    target = Run(Path(folder))
+    _check_folder(target.folder, identity, resume)
+    with target.locked():
+        _check_folder(target.folder, identity, resume)  # another process may have been faster
+        if not (target.folder / _SETTINGS).is_file():
+            write_atomically({target.folder / _SETTINGS: json_bytes(identity)})
+        return _compress(source, target, model, master, settings, execution)
+
+
+def _compress(
+    source: Run,
+    target: Run,
+    model: CapsNet,
+    master: MasterCoefficients,
+    settings: CompressSettings,
+    execution: Execution,
+) -> CompressionResult:
+    begun, search = time.monotonic(), target.folder / "search"
     data = execution.load_data(source)
     split, validation = _split(source, data, settings)
     accuracy = count_correct(model, split[1], data.augmentation.test_view) / len(split[1])
     seen = not source.settings.validation
     # A network that was trained on these images knows them better than others.
     reference = min(accuracy, _test_accuracy(source) or accuracy) if seen else accuracy
-    with Run(Path(folder)).locked(), _Shown(settings, len(split[0])) as shown:
+    with _Shown(settings, len(split[0])) as shown:
         compressed = compress_network(
             model, data, master, settings, split=split, reference=reference, folder=search, observer=shown.observer
         )
     networks = {str(step.size): _read(search, step.size) for step in compressed.steps}
     result = CompressionResult(
         run=run_name(source),
-        folder=str(folder),
+        folder=str(target.folder),
         command=execution.command,
         settings=settings,
         size=compressed.step.size,
@@ -91,7 +108,7 @@ def compress(
         times=time_networks({"whole": fold(model, master), **networks}),
         seconds=round(time.monotonic() - begun, 1),
     )
-    _write_run(Run(Path(folder)), source, data, compressed, result, validation)
+    _write_run(target, source, data, compressed, result, validation)
     shutil.rmtree(search / "teacher", ignore_errors=True)  # large, and computed again where it is needed
     return result
 
@@ -127,13 +144,13 @@ def _plain(settings: CompressSettings) -> dict[str, Any]:
     return values
 
 
-def _check_folder(folder: Path, search: Path, identity: dict[str, Any], resume: bool) -> None:
-    """Refuse a folder that holds something else; note what it is for."""
-    file = search / "settings.json"
+def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
+    """Refuse a folder that holds something else."""
+    recover(folder)
+    file = folder / _SETTINGS
     if not file.is_file():
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and any(not path.name.startswith((".lock", ".fastcaps-")) for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no search to resume: choose another folder")
-        write_atomically({file: json_bytes(identity)})
         return
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
@@ -192,7 +209,7 @@ def _write_run(
     result: CompressionResult,
     validation: dict[str, Any],
 ) -> None:
-    """Write everything that makes the folder a run, ``run.json`` last."""
+    """Write everything that makes the folder a run, in one transaction."""
     model = unfolded(compressed.network)
     model.provenance = {
         **source.model().provenance,
@@ -200,15 +217,13 @@ def _write_run(
         "versions": versions(),
     }
     master = replace(uniform_coefficients(model.config), trained_with=weights_hash(model))
-    model.save_pretrained(target.model_folder)
-    master.save(target.master_file)
-    fold(model, master).save_pretrained(target.fast_folder)
-    write_atomically(
-        {
-            target.folder / "compress.json": json_bytes(result.to_dict()),
-            target.folder / "compress.png": figure_bytes(figure(result)),
-        }
-    )
+    files = {
+        **model.pretrained_files(target.model_folder),
+        target.master_file: master.to_bytes(),
+        **fold(model, master).pretrained_files(target.fast_folder),
+        target.folder / "compress.json": json_bytes(result.to_dict()),
+        target.folder / "compress.png": figure_bytes(figure(result)),
+    }
     refit = result.settings.refit
     settings = TrainSettings(
         epochs=refit.epochs,
@@ -236,7 +251,8 @@ def _write_run(
             "machine": {"processor": processor_name(), "cores": processors()},
             "versions": versions(),
             "seconds": result.seconds,
-        }
+        },
+        files,
     )
 
 

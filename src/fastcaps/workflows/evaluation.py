@@ -14,11 +14,12 @@ from fastcaps.analysis.results import Evaluation, Other
 from fastcaps.bundled import is_bundled
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.distributed import current
+from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, FastCapsNet
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.result import result_of, versions
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run, run_name, share
+from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run, run_name, share, writing
 
 Part = Literal["test", "validation", "train"]
 
@@ -53,14 +54,31 @@ def evaluate(
             f"{run.metrics_file} does not exist, and a result has the accuracy of every epoch: take a run that was "
             "trained here, or write no result"
         )
-    other, about_other = (None, None) if compare is None else _other_network(open_run(compare), run, part, execution)
-    master = run.master(coefficients)
+    is_own = part == "test" and limit is None and coefficients is None and compare is None
+    own = run.folder if is_own and not is_bundled(run.folder) else None
+    folder = own if out is None else Path(out)
+    with writing(run, folder):
+        other = None if compare is None else open_run(compare)
+        evaluation = evaluate_part(run, run.master(coefficients), part, limit, other, execution)
+        if out is None and evaluation.images_note is not None:
+            folder = None
+        if world.is_main:
+            write_evaluation(evaluation, run, folder, result_file)
+    return evaluation
+
+
+def evaluate_part(
+    run: Run, master: MasterCoefficients, part: Part, limit: int | None, compare: Run | None, execution: Execution
+) -> Evaluation:
+    """Evaluate the network of a run on a part of its images; write nothing."""
+    world = current()
+    other, about_other = (None, None) if compare is None else _other_network(compare, run, part, execution)
     model, data = load_run(run, execution, master=master, test_only=part == "test")
     images = _images(run, data, part).first(limit)
     with progress_bar("evaluating", len(images)) as observe:
         pairs = batches(share(images), execution.batch_size, view=data.augmentation.test_view)
         evaluation = evaluate_network(model, master, pairs, observe, world, other)
-    evaluation = replace(
+    return replace(
         evaluation,
         run=str(run.folder),
         command=execution.command,
@@ -76,13 +94,6 @@ def evaluate(
         master_range=(float(master.values.min()), float(master.values.max())),
         other=about_other,
     )
-    is_own = part == "test" and limit is None and coefficients is None and compare is None
-    is_own = is_own and evaluation.images_note is None
-    if out is None and is_own and not is_bundled(run.folder):
-        out = run.folder
-    if world.is_main:
-        _write(evaluation, run, None if out is None else Path(out), result_file)
-    return evaluation
 
 
 def _other_network(other: Run, run: Run, part: Part, execution: Execution) -> tuple[CapsNet | FastCapsNet, Other]:
@@ -109,7 +120,10 @@ def _images(run: Run, data: DataSet, part: Part) -> Split:
     return images
 
 
-def _write(evaluation: Evaluation, run: Run, folder: Path | None, result_file: str | Path | None) -> None:
+def write_evaluation(
+    evaluation: Evaluation, run: Run, folder: Path | None, result_file: str | Path | None = None
+) -> None:
+    """Write the files of an evaluation into a folder, and the run as one result."""
     if folder is not None:
         confusions = {"dynamic": evaluation.dynamic.confusion, "fast": evaluation.fast.confusion}
         figure = figure_bytes(confusion_figure(confusions, evaluation.class_names))

@@ -128,8 +128,10 @@ def reproduction_report(
     }
     text = "\n".join(f"## {title}\n\n{section.to_markdown()}" for title, section in sections.items())
     files = {out / "report.md": text.encode(), out / "report.html": report_page(done).encode()}
-    files |= _readme(accuracy_table(table).to_markdown(), readme)
+    page = _readme(accuracy_table(table).to_markdown(), readme)
     write_atomically(files)
+    write_atomically(page)  # perhaps on another disk
+    files |= page
     say(f"wrote {', '.join(map(str, files))}")
     return ReproductionReport(table, tuple(files))
 
