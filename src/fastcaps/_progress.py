@@ -67,6 +67,12 @@ def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
+def duration(seconds: float) -> str:
+    """Return a time such as ``1:02:03``."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
 def _count_lines(task: str, total: int) -> Callable[[int], None]:
     """Print a line every half minute."""
     last, done = time.monotonic(), 0
@@ -103,10 +109,9 @@ def _doing(name: str, report: "Report") -> str:
 def _words(report: "Report") -> str:
     if report.task != "training":
         return f"batch {report.step}/{report.steps}"
-    left = int(report.seconds_left)
     return (
         f"step {report.step}/{report.steps} loss {report.loss:.4f} accuracy {report.accuracy:.2%} "
-        f"{report.images_per_second:.0f} images/s {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+        f"{report.images_per_second:.0f} images/s {duration(report.seconds_left)} left"
     )
 
 

@@ -182,9 +182,9 @@ def test_an_interrupt_stops_all_ranks_after_the_same_step(train, tmp_path):
     job.wait_until(lambda: steps_done(folder) >= 5)
     job.send_signal(signal.SIGINT)
     _, err = job.fail()
-    assert len(re.findall(r"^interrupted$", err, re.M)) == 1
+    assert len(re.findall(r"^interrupted; resume with: fastcaps train --resume ", err, re.M)) == 1
     assert steps_done(folder) >= 5
-    assert Run.open(folder).about["state"] == "running"
+    assert Run.open(folder).about["state"] == "interrupted"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """`fastcaps train`: options from fields, groups in the help, config files, former options."""
 
 import json
+import re
 import signal
 import tomllib
 from typing import Any
@@ -11,6 +12,7 @@ from tests.cli.commands import SMALL, invoke
 from tests.ranks import command
 
 from fastcaps.cli._options import in_words_of_options
+from fastcaps.training import Run
 
 TINY = [f"--set={change}" for change in ("stem_channels=6", "capsule_types=2", "class_dimension=6", "decoder=[8]")]
 TRAIN = ["train", "--data", "digits", "--epochs", 1, "--threads", 1, "--warmup", 2, *TINY]
@@ -122,6 +124,12 @@ def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
     assert f"error: {run} holds a run already: pass --resume to continue it, or choose another folder" in refused.stderr
     done = json.loads(invoke("train", "--data", images, "--out", run, "--resume", "--json", *SMALL).stdout)
     assert len(done["history"]) == 2
+    longer = invoke("train", "--resume", run, "--epochs", 3)
+    assert len(Run.open(run).metrics()) == 3
+    assert "photos: 24 training and 9 test images of 3×40×32, 3 classes; 192 lower capsules, " in longer.stderr
+    assert re.search(r"photos: about 0:00:\d\d per epoch, 0:00:\d\d for what is left of 3", longer.stderr)
+    assert "was given without --resume" in invoke("train", run, code=2).stderr
+    assert "leave --out and --config out" in invoke("train", "--resume", run, "--out", run, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -131,6 +139,7 @@ def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
         (["train", "--data", "digits", "--out", "x", "--device", "meta"], "device 'meta' can't be used here"),
         (["train", "--data", "digits", "--out", "x", "--seed", "99999999999999999999"], "seed is 9999999999999999999"),
         (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
+        (["train", "--data", "digits", "--out", "x", "--validation", "1.0"], "is 1.0, expected a fraction below 1, or"),
         (["train", "--data", "digits", "--out", "x", "--validation", "1.7"], "is 1.7, expected a fraction below 1, or"),
         (["train", "--data", "digits", "--out", "x", "--validation", "inf"], "validation is inf, expected a fraction"),
         (
@@ -174,5 +183,5 @@ def test_ctrl_c_saves_and_exits_with_130(images, tmp_path):
     process.send_signal(signal.SIGINT)
     code, _, err = process.wait()
     assert code == 130
-    assert err.splitlines()[-1] == "interrupted"
+    assert err.splitlines()[-1] == f"interrupted; resume with: fastcaps train --resume {tmp_path / 'run'}"
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()

@@ -318,6 +318,6 @@ def test_a_large_image_trains_through_a_strided_stem():
 
 def test_many_capsules_by_accident_are_announced():
     config = CapsNetConfig.for_images(64, 64, 3, classes=10, stem_channels=4)
-    message = r"images of 64×64 give 18,432 lower capsules .*weights take 94 MB, 377 MB while training.*stem='strided'"
+    message = r"images of 64×64 give 18,432 lower capsules .*weights take 94 MB, 377 MB while training.*stem='auto'"
     with pytest.warns(UserWarning, match=message), torch.device("meta"):
         CapsNet(config)

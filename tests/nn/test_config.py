@@ -131,8 +131,19 @@ def test_a_strided_stem_keeps_the_number_of_capsules_near_the_papers(size, front
     assert paper.stem_layers == ()
 
 
+@pytest.mark.parametrize(
+    ("size", "capsules"),
+    [(28, 1152), (34, 1152), (40, 2048), (48, 1152), (64, 1568), (96, 1152), (128, 1568), (224, 1152)],
+)
+def test_strides_are_chosen_by_the_size_of_the_images(size, capsules):
+    config = CapsNetConfig.for_images(size, size, 3, classes=5, stem="auto")
+    assert config.lower_capsules == capsules
+    own = CapsNetConfig.for_images(size, size, 3, classes=5, stem="auto", primary_stride=2)
+    assert own == CapsNetConfig.for_images(size, size, 3, classes=5)
+
+
 def test_a_strided_stem_stops_before_the_image_is_gone():
     config = CapsNetConfig.for_images(40, 400, 1, classes=2, stem="strided")
     assert min(config.grid) >= 1
-    with pytest.raises(ValueError, match="stem is 'wide', expected paper or strided"):
+    with pytest.raises(ValueError, match="stem is 'wide', expected auto, paper or strided"):
         CapsNetConfig.for_images(40, 40, 1, classes=2, stem="wide")  # type: ignore[arg-type]

@@ -81,7 +81,8 @@ def test_settings_of_runs_from_before_there_were_all():
             {"distill": True, "epochs": 3, "dynamic_epochs": 1},
             "distill learns from the initial network, which dynamic_epochs train: give one of them",
         ),
-        ({"validation": -0.1}, "validation is -0.1, expected a fraction, a number of images, or 0"),
+        ({"validation": 1.0}, "validation is 1.0, expected a fraction below 1, or a whole number of images"),
+        ({"validation": -0.1}, "validation is -0.1, expected a fraction below 1, or a whole number of images"),
     ],
 )
 def test_errors(changes, message):

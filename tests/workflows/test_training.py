@@ -1,5 +1,7 @@
 """`fastcaps.workflows.train`: from a data set or its name to a run that its config file repeats."""
 
+import json
+import signal
 import tomllib
 from typing import Any
 
@@ -9,8 +11,9 @@ import torch
 from tests.training.conftest import make_data
 
 from fastcaps import workflows
-from fastcaps.training import Run, TrainSettings
+from fastcaps.training import Logger, Report, Run, TrainSettings
 from fastcaps.training.config import ConfigError
+from fastcaps.training.interrupts import TrainingInterrupted
 
 TINY: dict[str, Any] = {
     "stem_channels": 6,
@@ -112,3 +115,65 @@ def test_all_settings_at_once(tmp_path):
     assert tables["data"] == {"name": "digits", "seed": 0}
     strided = make_data().config(**{**tables["network"], "stem": "strided"})
     assert make_data().config(**tables["network"]) == strided
+
+
+class _Interrupt(Logger):
+    """Presses Ctrl-C after so many steps."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def step(self, report: Report) -> None:
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupted_run_needs_nothing_but_its_folder(tmp_path):
+    with pytest.raises(TrainingInterrupted, match="interrupted: workflows.train.resume='.*stopped'. resumes the run"):
+        workflows.train("digits", tmp_path / "stopped", loggers=[_Interrupt(20)], **TINY, epochs=2)
+    assert json.loads((tmp_path / "stopped" / "run.json").read_text())["state"] == "interrupted"
+    workflows.train(resume=tmp_path / "stopped", loggers=[])
+    workflows.train("digits", tmp_path / "whole", loggers=[], **TINY, epochs=2)
+    assert same(weights(tmp_path / "stopped"), weights(tmp_path / "whole"))
+    assert Run.open(tmp_path / "stopped").about["state"] == "finished"
+
+
+def test_a_run_is_extended(tmp_path):
+    folder = tmp_path / "run"
+    options: dict[str, Any] = {**TINY, "decay": "cosine", "loggers": []}
+    workflows.train(make_data(), folder, epochs=2, **options)
+    workflows.accumulate(folder, data=make_data(), threads=1)
+    longer = workflows.train(make_data(), resume=folder, epochs=4, loggers=[])
+    assert [metrics.epoch for metrics in longer.history] == [1, 2, 3, 4]
+    whole = workflows.train(make_data(), tmp_path / "whole", epochs=4, **options)
+    rates = [[metrics.learning_rate for metrics in result.history[2:]] for result in (longer, whole)]
+    assert rates[0] == rates[1]  # the schedule of the new number of epochs
+    run = Run.open(folder)
+    assert run.about["extended"] == [{"epochs": 2, "new_epochs": 4, "after_epoch": 2}]
+    assert not run.master_file.exists()  # of other weights
+    assert not list(run.fast_folder.glob("*"))
+    with pytest.raises(ValueError, match="epochs was 4, now 3"):
+        workflows.train(make_data(), resume=folder, epochs=3, loggers=[])
+    run.config_file.unlink()
+    with pytest.raises(FileNotFoundError, match="config.toml does not exist, as workflows.train writes it: resume the"):
+        workflows.train(make_data(), resume=folder)
+
+
+def test_the_state_of_a_run_that_was_killed(run):
+    killed = Run.open(run.run)
+    killed.write_about({**killed.about, "state": "running"})
+    with killed.locked():
+        assert Run.open(run.run).description.state == "running"
+    assert Run.open(run.run).description.state == "interrupted"
+    assert json.loads(killed.about_file.read_text())["state"] == "interrupted"
+
+
+def test_the_state_of_a_run_that_failed(tmp_path):
+    class Failing(Logger):
+        def step(self, report: Report) -> None:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        workflows.train(make_data(), tmp_path / "run", **TINY, epochs=1, loggers=[Failing()])
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "failed"

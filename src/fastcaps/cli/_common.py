@@ -161,8 +161,9 @@ def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
         # Every process prints its own: without the others it can't know whether one has.
         typer.echo(f"error: {error}", file=sys.__stderr__)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        _say("interrupted", world, 130)
+    except KeyboardInterrupt as interrupt:
+        own = type(interrupt) is KeyboardInterrupt and str(interrupt)
+        _say(own or "interrupted", world, 130)
         raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
         words = explained(error, world)

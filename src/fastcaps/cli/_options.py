@@ -78,17 +78,22 @@ def _parameter(cls: type, field: "dataclasses.Field[Any]", group: str, names: tu
         kind = list[str]
     elif "tuple" in str(kind):
         kind = str  # such as 40x32
-    elif kind == float | int:
-        kind = float
+    parser = number if kind == float | int else None
     option = typer.Option(
         *names,
         help=_help(cls, field),
+        parser=parser,
         metavar=field.metadata.get("metavar"),
         rich_help_panel=field.metadata.get("group", group),
         show_default=False,
     )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    annotation = Annotated[(kind if parser is None else float) | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def number(text: str) -> float | int:
+    """Return a whole number where the text is one, as 1 and not 1.0, otherwise a float."""
+    return int(text) if text.strip().isdecimal() else float(text)
 
 
 def _help(cls: type, field: "dataclasses.Field[Any]") -> str:

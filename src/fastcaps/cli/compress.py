@@ -17,6 +17,7 @@ from fastcaps.cli._common import (
     print_result,
     this_command,
 )
+from fastcaps.cli._options import number
 
 
 @command
@@ -38,7 +39,9 @@ def compress(
     learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Learning rate at first.")] = 1e-3,
     held_out: Annotated[
         float | None,
-        typer.Option(help="Training images to hold out, or their fraction (default: those of RUN, or 5000)."),
+        typer.Option(
+            parser=number, help="Training images to hold out, or their fraction (default: those of RUN, or 5000)."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Resume where an earlier call stopped.")] = False,
@@ -60,7 +63,6 @@ def compress(
 
     if speedup is not None and (types is not None or stem is not None):
         raise typer.BadParameter("--speedup decides the numbers of types and maps: leave --types and --stem out")
-    whole = held_out is not None and held_out >= 1
     settings = CompressSettings(
         max_drop=max_drop,
         types=types,
@@ -69,7 +71,7 @@ def compress(
         ranking=ranking,
         seed=seed,
         refit=RefitSettings(epochs=epochs, learning_rate=learning_rate),
-        **without_none(held_out=int(held_out or 0) if whole else held_out),
+        **without_none(held_out=held_out),
     )
     options = without_none(coefficients=coefficients, data_dir=data_dir, threads=threads)
     result = workflows.compress(run, out, settings=settings, resume=resume, command=this_command(), **options)

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +24,7 @@ _NAMES = {
     field.name: _FLAGS.get(field.name, (f"--{field.name.replace('_', '-')}",))[0]
     for _, cls in _GROUPS
     for field in dataclasses.fields(cls)
-} | {"data": "--data", "resume": "--resume"}
+} | {"data": "--data", "resume": "--resume", "config": "--config"}
 
 
 @distributed_command
@@ -32,12 +34,18 @@ _NAMES = {
 @renamed_option("--network", "network_changes")
 @options_from(*_GROUPS, flags=_FLAGS)
 def train(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="With --resume: the run folder; needs no other option.", metavar="RUN", rich_help_panel="Run"
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="TOML file that describes the run; options override it.", rich_help_panel="Run"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume the run of the folder.", rich_help_panel="Run")
+        bool, typer.Option("--resume", help="Resume a run; with more --epochs, extend it.", rich_help_panel="Run")
     ] = False,
     network_changes: Annotated[
         list[str] | None,
@@ -54,7 +62,7 @@ def train(
 ) -> None:
     """Train a capsule network with dynamic routing, or with fixed master coefficients.
 
-    Stops at a checkpoint when interrupted (Ctrl-C); --resume then ends with the same weights as if it had not been.
+    Stops at a checkpoint when interrupted (Ctrl-C); --resume RUN then ends with the same weights as if it had not been.
     With --coefficients or --dynamic-epochs the run folder also gets the coefficients and the folded network.
     The run folder gets config.toml, with which --config repeats the run. Several processes share each batch (torchrun).
 
@@ -67,6 +75,8 @@ def train(
     Example:  fastcaps train --init runs/digits --distill --routing-only --out runs/distilled
 
     Example:  fastcaps train --config runs/digits/config.toml --epochs 20 --out runs/longer
+
+    Example:  fastcaps train --resume runs/digits --epochs 20
     """
     require("fastcaps train", "torch", "sklearn")
     from fastcaps import workflows
@@ -74,12 +84,14 @@ def train(
     if tensorboard:
         typer.echo("warning: --tensorboard is deprecated, use --logger tensorboard", err=True)
         options["loggers"] = [*options.get("loggers", []), "tensorboard"]
+    if run is not None and not resume:
+        raise typer.BadParameter(f"{run} was given without --resume: give the data as --data and the folder as --out")
     described = None if config is None else TrainConfig.load(config)
-    with errors_about_options(_NAMES, ConfigError):
+    with errors_about_options(_NAMES, ConfigError), _said_how_to_resume():
         result = workflows.train(
             options.pop("name", None),
             config=described,
-            resume=resume,
+            resume=run or resume,
             command=shlex.join(["fastcaps", *sys.argv[1:]]),
             **options,
             **_changes(network_changes or []),
@@ -89,6 +101,17 @@ def train(
         return
     typer.echo(repr(result))
     typer.echo(f"next: fastcaps {result.next_step} {result.run}", err=True)
+
+
+@contextmanager
+def _said_how_to_resume() -> Iterator[None]:
+    from fastcaps.training.interrupts import TrainingInterrupted
+
+    try:
+        yield
+    except TrainingInterrupted as interrupted:
+        folder = shlex.quote(str(interrupted.folder))
+        raise KeyboardInterrupt(f"interrupted; resume with: fastcaps train --resume {folder}") from None
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

@@ -295,7 +295,8 @@ class DataSet:
         """Return the configuration of a network for these images: the paper's network where it has one.
 
         Args:
-            changes: entries of the configuration, and ``stem`` as for `CapsNetConfig.for_images`.
+            changes: entries of the configuration, and ``stem`` as for `CapsNetConfig.for_images`, ``"auto"`` by
+                default.
         """
         c, h, w = self.image_shape
         # The paper standardizes photographs; the mean of drawings on black is near zero already.
@@ -306,6 +307,7 @@ class DataSet:
             "classes": self.classes,
             "class_names": self.class_names,
             "standardize": c == 3,
+            "stem": "auto",
         }
         return CapsNetConfig.for_images(**(preset | dict(self.network) | changes))
 

@@ -48,7 +48,7 @@ class CapsNet(CapsuleNetwork):
             warnings.warn(
                 f"images of {config.height}×{config.width} give {config.lower_capsules:,} lower capsules (the paper's "
                 f"MNIST network has 1,152): their weights take {megabytes:,.0f} MB, {4 * megabytes:,.0f} MB while "
-                "training. CapsNetConfig.for_images(..., stem='strided') or stem_layers make the feature maps smaller",
+                "training. CapsNetConfig.for_images(..., stem='auto') or stem_layers make the feature maps smaller",
                 stacklevel=2,
             )
 

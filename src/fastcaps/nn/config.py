@@ -4,15 +4,20 @@ Needs no PyTorch, so that the command line and the runtime can read a model's ``
 """
 
 import dataclasses
+import itertools
 import json
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-# Most lower capsules after a strided stem: twice the number of the paper.
-_MOST_STRIDED = 2304
-# Kernel size and stride of a strided convolution before the last one of the stem.
-_HALVING = 3, 2
+# Lower capsules of the paper's network for MNIST, and the most that strides don't reduce: twice as many.
+_PAPER, _MOST = 1152, 2304
+# Kernel size and stride of a strided convolution before the last one of the stem, and the most of them.
+_HALVING, _MOST_FRONT = (3, 2), 8
+# Entries that decide the number of positions; "auto" leaves a network alone where one is given.
+_STRIDES = frozenset({"stem_layers", "stem_kernel", "stem_stride", "primary_kernel", "primary_stride"})
 
 # Of the paper's network for CIFAR-10, what differs from the one for MNIST.
 CIFAR10_PRESET: dict[str, Any] = {
@@ -161,7 +166,7 @@ class CapsNetConfig:
         channels: int,
         *,
         classes: int,
-        stem: Literal["paper", "strided"] = "paper",
+        stem: Literal["auto", "paper", "strided"] = "paper",
         **changes: Any,
     ) -> Self:
         """Return the MNIST network for images of another size; the grid of capsules follows from the size.
@@ -171,23 +176,35 @@ class CapsNetConfig:
             width: of the images.
             channels: of the images.
             classes: number of classes.
-            stem: ``"paper"`` for one convolution, ``"strided"`` for as many convolutions of stride 2 in front of it as
-                bring the number of lower capsules near the paper's.
+            stem: ``"paper"`` for one convolution; ``"strided"`` for as many convolutions of stride 2 in front of it as
+                bring the number of lower capsules below twice the paper's; ``"auto"`` for the strides, and where needed
+                convolutions in front, that bring the number nearest to the paper's, if it is more than twice that.
             changes: other entries of the configuration.
         """
-        if stem not in ("paper", "strided"):
-            raise ValueError(f"stem is {stem!r}, expected paper or strided")
+        if stem not in ("auto", "paper", "strided"):
+            raise ValueError(f"stem is {stem!r}, expected auto, paper or strided")
         config = cls(height=height, width=width, channels=channels, classes=classes, **changes)
-        while stem == "strided" and config.lower_capsules > _MOST_STRIDED:
-            # Each has twice the channels of the one before, up to those of the last one of the stem.
-            front = len(config.stem_layers) + 1
-            widths = [max(1, config.stem_channels >> (front - k)) for k in range(front)]
-            layers = tuple((maps, *_HALVING) for maps in widths)
+        if stem == "auto" and config.lower_capsules > _MOST and not _STRIDES & changes.keys():
+            return min(config._strided(), key=lambda one: abs(math.log(one.lower_capsules / _PAPER)))
+        while stem == "strided" and config.lower_capsules > _MOST:
             try:
-                config = dataclasses.replace(config, stem_layers=layers)
+                config = config._with_front(len(config.stem_layers) + 1)
             except ValueError:
                 break  # one more would leave nothing of the image
         return config
+
+    def _strided(self) -> Iterator[Self]:
+        """Yield this network with all strides and convolutions in front that leave something of the image."""
+        for front, stem_stride, primary_stride in itertools.product(range(_MOST_FRONT + 1), (1, 2), (2, 3)):
+            with suppress(ValueError):
+                config = self._with_front(front)
+                yield dataclasses.replace(config, stem_stride=stem_stride, primary_stride=primary_stride)
+
+    def _with_front(self, count: int) -> Self:
+        """Return this network with so many strided convolutions in front of the last one of the stem."""
+        # Each has twice the channels of the one before, up to those of the last one of the stem.
+        widths = [max(1, self.stem_channels >> (count - k)) for k in range(count)]
+        return dataclasses.replace(self, stem_layers=tuple((maps, *_HALVING) for maps in widths))
 
     @property
     def _stem_convolutions(self) -> tuple[tuple[int, int, int], ...]:

@@ -167,7 +167,10 @@ def _check_same(path: Path, stored: dict[str, Any], run: dict[str, Any]) -> None
     differences = [
         f"{name} was {stored.get(name)}, now {run.get(name)}"
         for name in sorted(stored.keys() | run.keys())
-        if stored.get(name) != run.get(name)
+        if stored.get(name) != run.get(name) and not (name == "epochs" and run[name] > stored[name])
     ]
     if differences:
-        raise ValueError(f"{path} is of another run ({'; '.join(differences)}): resume with the same, or start anew")
+        raise ValueError(
+            f"{path} is of another run ({'; '.join(differences)}): resume with the same, or with more epochs, or start "
+            "anew"
+        )

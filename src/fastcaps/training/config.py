@@ -33,7 +33,7 @@ from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.settings import TrainSettings
 
 Convolution = Literal["auto", "direct", "winograd"]
-Stem = Literal["paper", "strided"]
+Stem = Literal["auto", "paper", "strided"]
 
 # Keys of a file that are no options of the command line.
 _FILE_ONLY = {"option": False}
@@ -111,7 +111,8 @@ class NetworkOptions:
     Attributes:
         normalization: normalization of the coefficients: max_min (default), softmax, leaky_softmax, or your own.
         iterations: iterations of dynamic routing (default: 3).
-        stem: one convolution (paper, the default), or strided ones in front of it for large images.
+        stem: auto (default) for strides that keep the number of capsules near the paper's, paper for one convolution,
+            strided for more in front of it.
     """
 
     normalization: str | None = None

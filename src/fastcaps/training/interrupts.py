@@ -4,7 +4,20 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A run was interrupted, and can be resumed.
+
+    Attributes:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"interrupted: workflows.train(resume={str(folder)!r}) resumes the run")
+        self.folder = folder
 
 
 @contextmanager

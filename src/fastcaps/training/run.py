@@ -19,7 +19,7 @@
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,7 @@ class Run:
         """Return the run of a folder that `fastcaps train` or `Trainer` wrote, or a bundled one by its name."""
         run = cls(resolve(folder))
         recover(run.folder)
+        run._note_death()
         if not run.about_file.is_file():
             raise FileNotFoundError(
                 f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has one, or "
@@ -143,6 +144,18 @@ class Run:
         write_atomically({**(files or {}), self.about_file: json_bytes(about)})
         for name in ("about", "description"):
             self.__dict__.pop(name, None)
+
+    def outdated(self) -> dict[Path, bytes | None]:
+        """Return the removal of what was made with the present weights, for `write_about` with others."""
+        files = [*self.evaluation_files, self.master_file, *self.fast_folder.glob("*")]
+        return {file: None for file in files if file.is_file()}
+
+    def _note_death(self) -> None:
+        """Write into ``run.json`` that a run was interrupted, if its process was killed before it could."""
+        with suppress(ValueError, OSError):  # damaged, not a run, or not ours to write
+            if self.about.get("state") == "running":
+                with self.locked():
+                    self.write_about(self.about | {"state": "interrupted"})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -311,7 +324,7 @@ class RunDescription:
         data: the data set.
         settings: as they are stored, see `Run.settings`.
         config: of the network.
-        state: ``"finished"`` after the last epoch.
+        state: ``"running"``, ``"interrupted"`` (also by being killed), ``"failed"``, or ``"finished"``.
         command: command line that started the run.
         convolution: implementation of the convolution of the lower capsules.
         fixed_coefficients: whether it was trained with fixed coefficients.

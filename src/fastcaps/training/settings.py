@@ -119,14 +119,9 @@ class TrainSettings:
             )
 
     def _check_validation(self) -> None:
-        """Make a number of images an int."""
         value = self.validation
-        if not 0 <= value < math.inf:
-            raise ValueError(f"validation is {value!r}, expected a fraction, a number of images, or 0")
-        if value >= 1:
-            if value != int(value):
-                raise ValueError(f"validation is {value!r}, expected a fraction below 1, or a whole number of images")
-            object.__setattr__(self, "validation", int(value))
+        if type(value) not in (int, float) or not (value >= 0 if type(value) is int else 0 <= value < 1):
+            raise ValueError(f"validation is {value!r}, expected a fraction below 1, or a whole number of images")
 
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:

@@ -13,8 +13,8 @@ so that settings mean the same for any number of processes; only the first one w
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -34,7 +34,7 @@ from fastcaps.training._deprecated import former_trainer_arguments
 from fastcaps.training.accumulation import accumulate_between_epochs
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.checkpoint import Progress
-from fastcaps.training.interrupts import stop_between_steps
+from fastcaps.training.interrupts import TrainingInterrupted, stop_between_steps
 from fastcaps.training.loggers import JsonlLogger, Logger, get_logger, started
 from fastcaps.training.optimization import Optimization, Step
 from fastcaps.training.reports import EpochMetrics, Report
@@ -115,10 +115,15 @@ class Trainer:
         """Train to the end.
 
         Args:
-            resume: resume from the checkpoint of the run folder; without it, a folder that holds a run is refused.
+            resume: resume from the checkpoint of the run folder; without it, a folder that holds a run is refused. With
+                more epochs than before the run is extended: from where it is, the learning rate follows the schedule
+                of the new number of epochs.
 
         Returns:
             The metrics of all epochs.
+
+        Raises:
+            TrainingInterrupted: Ctrl-C or SIGTERM, after a checkpoint.
         """
         with ExitStack() as stack:
             # An existing run is read under its lock; a start that is refused makes no folder.
@@ -132,6 +137,7 @@ class Trainer:
                 stack.enter_context(self._optimization.routing_only())
             stopped = stack.enter_context(stop_between_steps())
             self._prepare_folder(resume)
+            stack.enter_context(self._state_written())
             stack.enter_context(started(self._loggers, self.run, self.progress.history))
             self._optimization.distribute()
             while self.progress.epoch < self.settings.epochs:
@@ -142,15 +148,32 @@ class Trainer:
             self._finish()
         return self.progress.history
 
+    @contextmanager
+    def _state_written(self) -> Iterator[None]:
+        """Write into ``run.json`` how the run ended."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._describe("interrupted")
+            raise TrainingInterrupted(self.run.folder) from None
+        except BaseException:
+            with suppress(OSError):  # what the run ended with counts, such as a full disk
+                self._describe("failed")
+            raise
+
     def _restore(self, resume: bool) -> None:
         """Load the run of the folder, or refuse it."""
         identity = self._identity()
         if resume:
-            if self.run.about_file.is_file() and "command" in self.run.about:
-                self._about["command"] = self.run.about["command"]  # the one that started the run
+            if self.run.about_file.is_file():
+                # The command that started the run.
+                self._about |= {
+                    name: self.run.about[name] for name in ("command", "extended") if name in self.run.about
+                }
             self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self._optimization.adam, identity)
             if self.progress.accumulated is not None:
                 self.master = self.run.master(self.run.master_file)
+            self._note_extension()
         elif self.run.checkpoint_file.exists():
             raise ValueError(
                 f"{self.run.folder} holds a run already: pass resume=True to continue it, or choose another folder"
@@ -161,6 +184,13 @@ class Trainer:
         )
         if not resume and self.master is not None:
             self.progress.accumulated = 0
+
+    def _note_extension(self) -> None:
+        """Remember for ``run.json`` when a run got more epochs."""
+        before = self.run.settings.epochs if self.run.about_file.is_file() else self.settings.epochs
+        if before < self.settings.epochs:
+            entry = {"epochs": before, "new_epochs": self.settings.epochs, "after_epoch": self.progress.epoch}
+            self._about["extended"] = [*self._about.get("extended", []), entry]
 
     def _prepare_folder(self, resume: bool) -> None:
         if self._world.is_main and not resume and self.master is not None:
@@ -317,9 +347,15 @@ class Trainer:
             self._describe("finished", self._results())
         self._world.barrier()  # whatever follows finds all files
 
-    def _results(self) -> dict[Path, bytes]:
-        """Return the files of the network, of the coefficients it was trained with, and of both folded."""
-        files = self.model.pretrained_files(self.run.model_folder)
+    def _results(self) -> dict[Path, bytes | None]:
+        """Return the files of the network, of the coefficients it was trained with, and of both folded.
+
+        What was made with other weights, before the run was extended, is removed.
+        """
+        files: dict[Path, bytes | None] = {}
+        if self.run.model_folder.is_dir() and weights_hash(self.run.model()) != weights_hash(self.model):
+            files = self.run.outdated()
+        files |= self.model.pretrained_files(self.run.model_folder)
         if self.master is not None:
             files[self.run.master_file] = self.master.to_bytes()
             files |= fold(self.model, self.master).pretrained_files(self.run.fast_folder)
@@ -333,7 +369,7 @@ class Trainer:
             )
         )
 
-    def _describe(self, state: str, files: dict[Path, bytes] | None = None) -> None:
+    def _describe(self, state: str, files: dict[Path, bytes | None] | None = None) -> None:
         """Write ``run.json``, and other files with it."""
         if not self._world.is_main:
             return

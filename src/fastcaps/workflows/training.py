@@ -24,6 +24,7 @@ from fastcaps.training.run import Run, check_not_held_out
 from fastcaps.training.settings import TrainSettings
 from fastcaps.training.trainer import Trainer
 from fastcaps.workflows._common import select_device
+from fastcaps.workflows._summary import FolderSummary
 
 # Settings that are used with one of the losses only.
 _OF_LOSS = {"sharpness": "cross_entropy"} | dict.fromkeys(
@@ -67,7 +68,7 @@ def train(
     *,
     config: TrainConfig | str | Path | None = None,
     settings: TrainSettings | None = None,
-    resume: bool = False,
+    resume: bool | str | Path = False,
     loggers: Sequence[Logger | str] = ("console",),
     command: str | None = None,
     **changes: Any,
@@ -82,12 +83,20 @@ def train(
         out: the run folder.
         config: a configuration or its file.
         settings: all settings; otherwise the defaults for the data set, or for training from ``init=``.
-        resume: resume the run of the folder. A job that ``torchrun`` has restarted does so by itself.
+        resume: a run folder to resume, which needs nothing else; or True to resume the run of ``out``. With more
+            ``epochs`` the run is extended: from where it is, the learning rate follows the schedule of the new number.
+            A job that ``torchrun`` has restarted resumes by itself.
         loggers: loggers or their names, beside ``metrics.jsonl`` and those of the configuration.
         command: command line to be stored with the run.
         changes: entries of the configuration, such as ``epochs=5``, ``normalization="softmax"``, ``init="runs/first"``,
             ``coefficients="uniform"``, ``threads=2``; see `fastcaps.training.TrainConfig`.
     """
+    if not isinstance(resume, bool):
+        if config is not None or out is not None:
+            raise ConfigError(
+                f"resume={resume}: its folder and its configuration are known, leave out= and config= out"
+            )
+        out, config, resume = resume, _stored_config(resume), True
     config = (
         config if isinstance(config, TrainConfig) else TrainConfig() if config is None else TrainConfig.load(config)
     )
@@ -103,6 +112,17 @@ def train(
     history = trainer.fit(resume=resume or restarted)
     next_step: Literal["accumulate", "evaluate"] = "accumulate" if trainer.master is None else "evaluate"
     return TrainResult(str(trainer.run.folder), tuple(history), trainer.progress.selected, next_step)
+
+
+def _stored_config(folder: str | Path) -> Path:
+    """Return the file with all options of a run."""
+    run = Run.open(folder)
+    if not run.config_file.is_file():
+        raise FileNotFoundError(
+            f"{run.config_file} does not exist, as workflows.train writes it: resume the run as it was started, with "
+            "Trainer.fit(resume=True)"
+        )
+    return run.config_file
 
 
 class _Preparation:
@@ -130,9 +150,13 @@ class _Preparation:
             self.settings,
             str(self.config.run.out),
             master=self.master,
-            loggers=[_ConfigWriter(self._toml()), *loggers, *self.config.run.loggers],
+            loggers=[_ConfigWriter(self._toml()), *self._summary(), *loggers, *self.config.run.loggers],
             about=about,
         )
+
+    def _summary(self) -> list[Logger]:
+        is_folder = self.data.provenance["kind"] == "folder"
+        return [FolderSummary(self.data, self.model, self.settings)] if is_folder else []
 
     def _start(self) -> Run | None:
         """Return the run to start from."""
