@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from benchmarks.distributed import expected
 from benchmarks.training import SHAPES, B
 
@@ -16,6 +15,7 @@ from fastcaps._files import write_atomically
 from fastcaps._json import read_json
 from fastcaps._result import Result, Table
 from fastcaps.analysis.ablation import Ablation, Trial, iteration_name
+from fastcaps.nn.meta import without_weights
 from fastcaps.reproduction import RunResult, accuracy_table, finished, losses_table, rows, runs_table, with_tables
 
 R = TypeVar("R", bound=Result)
@@ -109,7 +109,7 @@ def trainings(prefix: str, variants: dict[str, str]) -> str:
 
 def scaling(shape: str) -> str:
     """Return what the model of several machines expects of a network, from a training step measured on one."""
-    with torch.device("meta"):
+    with without_weights():
         model = CapsNet(SHAPES[shape]())
     gradient = sum(4 * parameter.numel() for parameter in model.parameters())
     return Table("", *expected(STEP[shape] * B, gradient)).to_markdown()

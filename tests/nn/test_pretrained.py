@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 
 import pytest
 import safetensors.torch
@@ -278,3 +280,9 @@ def test_coefficients_of_another_network(folded):
     save_folded_from(folded, "model", "master.safetensors", {})
     with pytest.raises(ValueError, match=r"coefficients have shape \(2, 3\), expected"):
         FastCapsNet.from_pretrained(folded)
+
+
+def test_loading_does_not_start_the_compiler():
+    loads = "import sys; from fastcaps import FastCapsNet; FastCapsNet.from_pretrained('mnist')"
+    script = f"{loads}; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fastcaps.nn import CapsNetConfig, FastCapsNet
+from fastcaps.nn.meta import without_weights
 
 
 @dataclass(frozen=True, order=True)
@@ -67,7 +68,7 @@ def prune(network: FastCapsNet, types: Tensor, maps: Tensor) -> FastCapsNet:
     config = network.config
     types = _checked(types, config.capsule_types, "capsule types")
     maps = _checked(maps, config.stem_channels, "stem maps")
-    with torch.device("meta"):
+    with without_weights():
         small = FastCapsNet(Size(len(types), len(maps)).config(config))
     dim = config.lower_dimension
     channels = (types[:, None] * dim + torch.arange(dim)).flatten()  # (m·d)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fastcaps.functional import RoutingOutput, fold_weights, folded_routing
 from fastcaps.kernels import is_plain
+from fastcaps.nn.meta import without_weights
 from fastcaps.nn.routing import DynamicRouting, Routing
 
 
@@ -183,7 +184,8 @@ class FoldedCapsuleLayer(nn.Module):
         """Fold coefficients ``(i j)`` into a layer's weights; its weights don't require gradients."""
         sizes = (layer.in_capsules, layer.in_dim, layer.out_capsules, layer.out_dim)
         weight = layer.weight.detach()
-        folded = cls(*sizes, bias=layer.bias is not None, device="meta")
+        with without_weights():
+            folded = cls(*sizes, bias=layer.bias is not None)
         # In double precision, which not every device has.
         values = fold_weights(weight.cpu().double(), coefficients.detach().cpu().double())
         folded.weight = nn.Parameter(values.to(weight.device, weight.dtype))

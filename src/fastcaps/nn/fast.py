@@ -15,6 +15,7 @@ from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import FoldedCapsuleLayer
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.fusion import fuse_batch_norm
+from fastcaps.nn.meta import without_weights
 
 
 @final
@@ -52,7 +53,7 @@ class FastCapsNet(CapsuleNetwork):
         Returns:
             The folded network, on the model's device, in evaluation mode.
         """
-        with torch.device("meta"):
+        with without_weights():
             fast = cls(dataclasses.replace(model.config, batch_norm=False))
         fast.stem = copy.deepcopy(model.stem)
         fast.primary = copy.deepcopy(model.primary)

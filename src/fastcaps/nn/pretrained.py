@@ -21,6 +21,7 @@ from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps._version import __version__
 from fastcaps.bundled import names_expected
 from fastcaps.nn.config import CapsNetConfig
+from fastcaps.nn.meta import without_weights
 
 if TYPE_CHECKING:
     from fastcaps.nn.base import CapsuleNetwork
@@ -58,7 +59,7 @@ def load(cls: type[Network], folder: Path) -> Network:
     content = _content(path)
     _check_sha256(path, content, description["weights_sha256"])
     _, state = read_tensors(path)
-    with torch.device("meta"):
+    with without_weights():
         model = cls(_config(description, folder))
     check_tensors(path, model.state_dict(), state)
     model.load_state_dict({name: _widened(tensor) for name, tensor in state.items()}, assign=True)

@@ -26,6 +26,7 @@ from fastcaps.data import DataSet, Split
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn import CapsNet, FastCapsNet
+from fastcaps.nn.meta import without_weights
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.result import versions
@@ -191,7 +192,7 @@ def _read(search: Path, size: Size) -> FastCapsNet:
 def unfolded(network: FastCapsNet) -> CapsNet:
     """Return a network with the folded weights as its own, which uniform coefficients fold back."""
     config = network.config
-    with torch.device("meta"):
+    with without_weights():
         model = CapsNet(config)
     start = model.routing.routing.start(config.classes) or 1.0
     shape = (config.lower_capsules, config.lower_dimension, config.classes, config.class_dimension)
