@@ -25,13 +25,13 @@ def test_options_become_settings(monkeypatch):
         return RESULT
 
     monkeypatch.setattr("fastcaps.workflows.compression.compress", compress)
-    arguments = "compress mnist --out small --max-drop 0.3 --types 2 --stem 3 --epochs 4 --held-out 0.2 --resume --json"
-    done = CliRunner().invoke(app, arguments.split())
+    arguments = "compress mnist --out small --max-drop 0.3 --types 2 --stem 3 --epochs 4 --views 2 --held-out 0.2"
+    done = CliRunner().invoke(app, [*arguments.split(), "--resume", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == RESULT.to_dict()
     ((run, out, options),) = asked
     assert (run, out) == ("mnist", "small")
-    settings = CompressSettings(max_drop=0.3, types=2, maps=3, held_out=0.2, refit=RefitSettings(epochs=4))
+    settings = CompressSettings(max_drop=0.3, types=2, maps=3, held_out=0.2, views=2, refit=RefitSettings(epochs=4))
     assert options["settings"] == settings
     assert options["resume"]
     done = CliRunner().invoke(app, ["compress", "mnist", "--out", "small", "--held-out", "100"])

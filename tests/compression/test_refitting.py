@@ -61,6 +61,13 @@ def test_stored_answers_are_the_computed_ones_and_are_not_computed_again(tmp_pat
     assert torch.equal(middle.capsules, first[3].capsules)
 
 
+def test_later_epochs_repeat_the_views():
+    own = Teacher(model(), data().train, data().augmentation, batch_size=32, views=2)
+    first, second, third = (next(iter(own.lessons(epoch))).images for epoch in range(3))
+    assert torch.equal(third, first)
+    assert not torch.equal(second, first)
+
+
 def test_answers_of_other_weights_are_computed_anew(tmp_path):
     list(teacher(tmp_path).lessons(0))
     asked: list[int] = []

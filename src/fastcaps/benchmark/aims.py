@@ -11,11 +11,17 @@ from fastcaps.benchmark.engines import (
     ONNX_COMPRESSED_INT8,
     ONNX_EFFICIENT,
     ONNX_INT8,
+    OPENVINO_COMPRESSED,
+    OPENVINO_COMPRESSED_INT8,
+    OPENVINO_EFFICIENT,
     PLAIN,
 )
 from fastcaps.benchmark.results import Aim, EngineTime, RoutingTime
 
-_BEST = (COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8)
+_OWN = (COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8, OPENVINO_COMPRESSED, OPENVINO_COMPRESSED_INT8)
+_OTHERS = (ONNX_EFFICIENT, EFFICIENT, OPENVINO_EFFICIENT)
+# The same network in the same engine, both in float32.
+_ALIKE = ((ONNX_COMPRESSED, ONNX_EFFICIENT), (COMPRESSED, EFFICIENT), (OPENVINO_COMPRESSED, OPENVINO_EFFICIENT))
 # By batch size: how many times faster than plain dynamic routing the best engine of the compressed network is to be.
 _THAN_PLAIN = {1: 15, 8: 15, 32: 25, 128: 30}
 _THAN_EFFICIENT = 1.5
@@ -42,16 +48,17 @@ def aims_of(rows: Iterable[EngineTime], growth: Iterable[RoutingTime]) -> tuple[
 def _compressed(rows: dict[tuple[str, int], EngineTime]) -> Iterator[Aim]:
     """The compressed network against plain dynamic routing and Efficient-CapsNet, and the size of its int8 file."""
     for batch, aim in _THAN_PLAIN.items():
-        names = (*_BEST, PLAIN, EFFICIENT, ONNX_EFFICIENT)
-        if not all((name, batch) in rows for name in names):
+        ms = {name: row.ms_per_image for (name, size), row in rows.items() if size == batch}
+        own = [name for name in _OWN if name in ms]
+        if not own or PLAIN not in ms:
             continue
-        ms = {name: rows[name, batch].ms_per_image for name in names}
-        best = min(_BEST, key=ms.__getitem__)
+        best = min(own, key=ms.__getitem__)
         yield _ratio(f"{best}, batch {batch}, than plain", aim, ms[PLAIN] / ms[best])
-        for other in (ONNX_EFFICIENT, EFFICIENT):
+        for other in (name for name in _OTHERS if name in ms):
             yield _ratio(f"{best}, batch {batch}, than {other}", _THAN_EFFICIENT, ms[other] / ms[best])
-        for own, other in ((ONNX_COMPRESSED, ONNX_EFFICIENT), (COMPRESSED, EFFICIENT)):
-            yield _ratio(f"{own}, batch {batch}, than {other}", 1, ms[other] / ms[own])
+        for one, other in _ALIKE:
+            if one in ms and other in ms:
+                yield _ratio(f"{one}, batch {batch}, than {other}", 1, ms[other] / ms[one])
     sizes = {row.size_mb for (name, _), row in rows.items() if name == ONNX_COMPRESSED_INT8}
     for size in sizes:
         yield Aim(what="file, compressed, int8", aim=_LARGEST_MB, measured=size, met=size <= _LARGEST_MB, unit=" MB")

@@ -3,8 +3,9 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,17 +23,27 @@ from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsNetConfig, FastCapsNet
 from fastcaps.nn.fusion import fuse_batch_norm
 
-# In PyTorch unless the name says ONNX; "folded" alone takes the fastest convolution for each batch size.
+# In PyTorch unless the name says ONNX (Runtime) or OpenVINO; "folded" takes the fastest convolution for the batch size.
 PLAIN, DYNAMIC, FAST_VOTES = "plain dynamic", "dynamic", "fast, votes × C"
 FOLDED, WINOGRAD, FOLDED_AUTO = "folded, nn.Conv2d", "folded, Winograd", "folded"
 ONNX_DYNAMIC, ONNX, ONNX_INT8 = "ONNX dynamic", "ONNX folded", "ONNX folded int8"
 COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8 = "compressed", "ONNX compressed", "ONNX compressed int8"
+OPENVINO_INT8, OPENVINO_COMPRESSED = "OpenVINO folded int8", "OpenVINO compressed"
+OPENVINO_COMPRESSED_INT8 = "OpenVINO compressed int8"
 EFFICIENT, ONNX_EFFICIENT = "Efficient-CapsNet", "ONNX Efficient-CapsNet"
+OPENVINO_EFFICIENT = "OpenVINO Efficient-CapsNet"
 CNN, ONNX_CNN = "CNN baseline", "ONNX CNN baseline"
 ENGINES = (
     PLAIN, DYNAMIC, FAST_VOTES, FOLDED, WINOGRAD, FOLDED_AUTO, ONNX_DYNAMIC, ONNX, ONNX_INT8,
     COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8, EFFICIENT, ONNX_EFFICIENT, CNN, ONNX_CNN,
 )  # fmt: skip
+# What they run is the same file; OpenVINO is optional.
+OPENVINO_ENGINES = {
+    OPENVINO_INT8: ONNX_INT8,
+    OPENVINO_COMPRESSED: ONNX_COMPRESSED,
+    OPENVINO_COMPRESSED_INT8: ONNX_COMPRESSED_INT8,
+    OPENVINO_EFFICIENT: ONNX_EFFICIENT,
+}
 LAYERS = ("stem", "PrimaryCaps", "routing")
 
 _CALIBRATION = 64
@@ -47,12 +58,14 @@ class Engine:
         size: bytes of its weights; in ONNX of the whole file.
         shares: images to the share of each of `LAYERS` in the time; None for a network with other layers.
         multiply_adds: per image, counted as ordinary convolution and votes.
+        content: the ONNX file; None for PyTorch.
     """
 
     run: Callable[[Tensor], object]
     size: int
     shares: Callable[[Tensor], dict[str, float]] | None
     multiply_adds: int
+    content: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -98,14 +111,21 @@ class Networks:
         return FastCapsNet(size.config(self.config)).eval()
 
 
+def installed_engines() -> tuple[str, ...]:
+    """Return the names of all engines that can run here."""
+    return ENGINES if find_spec("openvino") is None else (*ENGINES, *OPENVINO_ENGINES)
+
+
 def engine(name: str, networks: Networks, threads: int) -> Engine:
-    """Return one of `ENGINES`.
+    """Return one of `installed_engines`.
 
     Args:
         name: of the engine.
         networks: what it runs.
-        threads: for ONNX Runtime; PyTorch has its own number.
+        threads: for ONNX Runtime and OpenVINO; PyTorch has its own number.
     """
+    if name in OPENVINO_ENGINES:
+        return _openvino(engine(OPENVINO_ENGINES[name], networks, threads), threads)
     if name in (EFFICIENT, ONNX_EFFICIENT):
         return _efficient(networks.config, threads if name == ONNX_EFFICIENT else None)
     if name in (CNN, ONNX_CNN):
@@ -122,7 +142,7 @@ def engine(name: str, networks: Networks, threads: int) -> Engine:
     if name in (FOLDED, WINOGRAD):
         fast.primary.convolution = "direct" if name == FOLDED else "winograd"
     elif name not in (FOLDED_AUTO, COMPRESSED):
-        raise ValueError(f"there is no engine {name!r}, expected one of {', '.join(ENGINES)}")
+        raise ValueError(f"there is no engine {name!r}, expected one of {', '.join(installed_engines())}")
     return module_engine(fast, count)
 
 
@@ -171,7 +191,7 @@ def _efficient(config: CapsNetConfig, threads: int | None) -> Engine:
     if threads is None:
         return Engine(network, _weights(network), None, count)
     content = module_graph(network, some_images(config, 1)).model.SerializeToString()
-    return Engine(Session(content, threads).run, len(content), None, count)
+    return Engine(Session(content, threads).run, len(content), None, count, content)
 
 
 def module_engine(module: nn.Module, count: int) -> Engine:
@@ -188,7 +208,25 @@ def graph_engine(network: CapsNet | FastCapsNet, routing: str, threads: int, cou
     weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
     content = network_graph(network.config, weights, routing, ranges).SerializeToString()
     session = Session(content, threads)
-    return Engine(session.run, len(content), lambda images: _profiled(content, threads, images), count)
+    return Engine(session.run, len(content), lambda images: _profiled(content, threads, images), count, content)
+
+
+def _openvino(onnx: Engine, threads: int) -> Engine:
+    """Return the same file in OpenVINO as an engine."""
+    import openvino
+
+    assert onnx.content is not None
+    # On processors that have bfloat16, OpenVINO would round float32 to it.
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(onnx.content), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def run(images: Tensor) -> object:
+        outputs = request.infer({0: images.numpy()}, share_inputs=True)
+        return [outputs[number] for number in range(len(compiled.outputs))]
+
+    return replace(onnx, run=run, shares=None)
 
 
 def _count(network: nn.Module, config: CapsNetConfig) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastcaps.benchmark import engines
 from fastcaps.benchmark.aims import aims_of
-from fastcaps.benchmark.engines import ENGINES, PLAIN, Engine, Networks
+from fastcaps.benchmark.engines import PLAIN, Engine, Networks, installed_engines
 from fastcaps.benchmark.measure import Measured, machine, matmul_peak, measured, peak_memories
 from fastcaps.benchmark.plain import plain_routing
 from fastcaps.benchmark.results import Benchmark, Disturbance, EngineTime, RoutingTime, Skipped
@@ -97,8 +97,9 @@ class Settings:
     @property
     def turns(self) -> int:
         """How many turns there are in all, for whoever shows progress."""
-        points = len(self.batches) * (len(ENGINES) + 1) + sum(map(len, self.growth.values())) * len(ROUTINGS)
-        return points * (self.repetitions + 1) + self.memory * (len(ENGINES) + len(ROUTINGS))
+        engines = len(installed_engines())
+        points = len(self.batches) * (engines + 1) + sum(map(len, self.growth.values())) * len(ROUTINGS)
+        return points * (self.repetitions + 1) + self.memory * (engines + len(ROUTINGS))
 
 
 @torch.no_grad()
@@ -152,7 +153,7 @@ def _first_alone(settings: Settings, threads: int, observe: Observe) -> dict[int
 
 def _engine_times(settings: Settings, threads: int, peak: float, observe: Observe) -> tuple[EngineTime, ...]:
     networks, rows = settings.networks, []
-    by_name = {name: engines.engine(name, networks, threads) for name in ENGINES}
+    by_name = {name: engines.engine(name, networks, threads) for name in installed_engines()}
     memory = _engine_memory(settings, threads, observe) if settings.memory else {}
     for batch in settings.batches:
         images = engines.some_images(settings.config, batch)
@@ -187,8 +188,9 @@ def _engine_memory(settings: Settings, threads: int, observe: Observe) -> dict[t
         observe(1)
         return result
 
+    names = installed_engines()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        by_engine = dict(zip(ENGINES, pool.map(peaks, ENGINES), strict=True))
+        by_engine = dict(zip(names, pool.map(peaks, names), strict=True))
     return {
         (name, batch): peak
         for name, values in by_engine.items()

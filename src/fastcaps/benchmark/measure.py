@@ -43,6 +43,8 @@ def machine() -> dict[str, Any]:
     versions = {"fastcaps": __version__, "torch": torch.__version__, "Python": platform.python_version()}
     with suppress(PackageNotFoundError):
         versions["ONNX Runtime"] = version("onnxruntime")
+    with suppress(PackageNotFoundError):
+        versions["OpenVINO"] = version("openvino")
     return {
         "processor": processor_name(),
         "cores": os.cpu_count(),

@@ -37,6 +37,9 @@ def compress(
     ] = "energy",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training per size.")] = 6,
     learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Learning rate at first.")] = 1e-3,
+    views: Annotated[
+        int, typer.Option(min=1, help="Augmented versions of each training image; later epochs repeat them.")
+    ] = 3,
     held_out: Annotated[
         float | None,
         typer.Option(
@@ -70,6 +73,7 @@ def compress(
         speedup=speedup,
         ranking=ranking,
         seed=seed,
+        views=views,
         refit=RefitSettings(epochs=epochs, learning_rate=learning_rate),
         **without_none(held_out=held_out),
     )

@@ -41,6 +41,7 @@ class CompressSettings:
         held_out: part of the training images, or their number, on which sizes are compared.
         batch_size: images per step.
         seed: of the held-out images, the order and the augmentation.
+        views: augmented versions of the training images that the dynamic network answers; later epochs repeat them.
         refit: how each size is trained.
     """
 
@@ -52,6 +53,7 @@ class CompressSettings:
     held_out: float | int = 5000
     batch_size: int = 128
     seed: int = 0
+    views: int = 3
     refit: RefitSettings = field(default_factory=RefitSettings)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class CompressSettings:
             raise ValueError(f"speedup is {self.speedup!r}, expected a number above 1")
         if self.speedup is not None and (self.types is not None or self.maps is not None):
             raise ValueError("speedup decides the numbers of types and maps: give one or the other")
+        if type(self.views) is not int or self.views < 1:
+            raise ValueError(f"views is {self.views!r}, expected a whole number, at least 1")
         if self.ranking not in RANKINGS:
             raise ValueError(f"ranking is {self.ranking!r}, expected one of {', '.join(RANKINGS)}")
 
@@ -219,6 +223,7 @@ class _Search:
             data.augmentation,
             batch_size=settings.batch_size,
             seed=settings.seed,
+            views=settings.views,
             folder=None if folder is None else folder / "teacher",
             observe=observer.teacher,
         )

@@ -41,6 +41,7 @@ class Teacher:
         *,
         batch_size: int = 128,
         seed: int = 0,
+        views: int | None = None,
         folder: Path | None = None,
         observe: Callable[[int], None] = lambda images: None,
     ) -> None:
@@ -52,11 +53,12 @@ class Teacher:
             view: their augmentation.
             batch_size: images per step.
             seed: of order and augmentation.
+            views: number of epochs with new augmentations; later epochs repeat them. None for new ones in every epoch.
             folder: where to cache the capsules of an epoch; they are computed each time when None.
             observe: told the number of images for which capsules have just been computed.
         """
         self.model, self.images, self.view = model, images, view
-        self.batch_size, self.seed, self.folder = batch_size, seed, folder
+        self.batch_size, self.seed, self.views, self.folder = batch_size, seed, views, folder
         self._observe = observe
         labels = hashlib.sha256(images.labels.numpy().tobytes()).hexdigest()
         self.key: dict[str, Any] = {
@@ -79,6 +81,7 @@ class Teacher:
             epoch: counted from 0.
             start: the first step.
         """
+        epoch = epoch if self.views is None else epoch % self.views
         capsules = None if self.folder is None else self._stored(epoch)
         for step, (images, labels) in enumerate(self._batches(epoch, start), start):
             if capsules is None:

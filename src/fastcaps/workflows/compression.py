@@ -118,7 +118,8 @@ class _Shown:
     """Progress on stderr: a bar per size, of the images that either network has seen, and a line per epoch."""
 
     def __init__(self, settings: CompressSettings, images: int) -> None:
-        self._images = 2 * settings.refit.epochs * images
+        epochs = settings.refit.epochs
+        self._images = (epochs + min(settings.views, epochs)) * images
         self._bars = ExitStack()
         self._observe: Callable[[int], None] = lambda images: None
         self.observer = Observer(
