@@ -1,26 +1,18 @@
 """Optional dependencies: what to install when one is missing."""
 
+import re
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
-# The extra that installs each optional module.
-_EXTRA = {
-    "torch": "train",
-    "sklearn": "train",
-    "matplotlib": "train",
-    "tensorboard": "train",
-    "onnx": "export",
-    "onnxscript": "export",
-    "onnxruntime": "runtime",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "httptools": "serve",
-    "python_multipart": "serve",
-    "prometheus_client": "serve",
-}
+# Packages that are called otherwise than the module they have.
+_PACKAGE = {"sklearn": "scikit-learn", "python_multipart": "python-multipart", "prometheus_client": "prometheus-client"}
 
 
 def require(purpose: str, *modules: str) -> None:
     """Raise when a module that a purpose needs isn't installed.
+
+    The command in the error names packages, not an extra of fastcaps, so that it works wherever fastcaps comes from: a
+    package, a checkout, or a folder on the path.
 
     Args:
         purpose: what needs it, as the beginning of a sentence, such as ``"fastcaps demo"``.
@@ -28,7 +20,19 @@ def require(purpose: str, *modules: str) -> None:
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        extras = ",".join(sorted({_EXTRA[name] for name in missing}))
+        ranges = _ranges()
+        packages = [_PACKAGE.get(name, name) for name in missing]
+        wanted = " ".join(f"'{ranges[name]}'" if name in ranges else name for name in packages)
         raise ModuleNotFoundError(
-            f"{purpose} needs {', '.join(missing)}, not installed here: pip install 'fastcaps[{extras}]'"
+            f"{purpose} needs {', '.join(missing)}, not installed here: python -m pip install {wanted}"
         )
+
+
+def _ranges() -> dict[str, str]:
+    """Return the versions of packages that fastcaps works with, such as ``torch>=2.6``, where it was installed."""
+    try:
+        lines = requires("fastcaps") or []
+    except PackageNotFoundError:
+        return {}
+    wanted = [line.partition(";")[0].strip() for line in lines]
+    return {re.split(r"[^\w.-]", line, maxsplit=1)[0]: line for line in wanted if "[" not in line}

@@ -20,6 +20,11 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
+# Suffixes that tell other programs what a file is.
+_FORMATS = frozenset(
+    {".bin", ".csv", ".html", ".jpeg", ".jpg", ".json", ".jsonl", ".npy", ".npz", ".onnx", ".pdf", ".pickle", ".pkl"}
+    | {".png", ".pt", ".pth", ".py", ".safetensors", ".svg", ".toml", ".txt", ".yaml", ".yml", ".zip"}
+)
 _NAME = re.compile(r"\.fastcaps-[0-9a-f]{32}\.part")
 _LOCK, _MARKER, _NEW, _JOURNAL, _REMOVED = "lock", "marker", "marker.new", "journal", "removed-"
 # Seconds after which nobody is about to write a marker any more.
@@ -81,9 +86,9 @@ def recover(folder: Path) -> None:
 
 
 def check_output(path: str | Path, *suffixes: str, force: bool = True) -> None:
-    """Refuse a file to write whose name has another suffix, or, unless ``force``, one that exists."""
+    """Refuse a file to write whose name has the suffix of another format, or, unless ``force``, one that exists."""
     path = Path(path)
-    if path.suffix.lower() not in suffixes:
+    if path.suffix.lower() in _FORMATS - set(suffixes):
         expected = " or ".join(suffixes)
         raise ValueError(f"{path} was given as the file to write, expected a name that ends with {expected}")
     if not force and path.exists():

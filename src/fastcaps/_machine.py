@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,21 @@ def out_of_memory_message(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
     return None
+
+
+def usable_devices(root: Path = _ROOT) -> list[str]:
+    """Return the devices of PyTorch that can be used here, for texts: told by PyTorch where it is loaded, or guessed.
+
+    Args:
+        root: of the file system in which drivers show themselves.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    else:
+        cuda = (root / "dev/nvidiactl").exists() or (root / "Windows/System32/nvcuda.dll").exists()
+        mps = sys.platform == "darwin" and platform.machine() == "arm64"
+    return ["auto", "cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else [])]
 
 
 def processor_name(root: Path = _ROOT) -> str:

@@ -107,6 +107,24 @@ class Result:
         return "".join(table.to_html() for table in self.tables())
 
 
+class ShortRepr:
+    """Base of dataclasses with many fields: ``repr`` shows those that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        """Return the class with the fields that differ from their defaults."""
+        changed = []
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            default = field.default_factory() if callable(field.default_factory) else field.default
+            value = getattr(self, field.name)
+            if value != default and value != self.derived().get(field.name):
+                changed.append(f"{field.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def derived(self) -> dict[str, Any]:
+        """Return what fields are where they were not given, if they follow from others."""
+        return {}
+
+
 def plain(value: Any) -> Any:
     """Return a value for JSON: dataclasses become dictionaries, arrays and tuples lists, paths texts, NaN None."""
     if hasattr(value, "to_dict"):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastcaps._result import Result, Table
+from fastcaps._words import did_you_mean
 
 # Folder of the networks, one folder each.
 FOLDER = Path(__file__).parent / "models"
@@ -88,7 +89,15 @@ def names_expected(name: str | Path) -> str:
     listed = ", ".join(names()) or "there are none"
     if str(name) in names():
         listed += f"; the one called {name} is hidden by what has that name here: rename it, or work in another folder"
-    return f"the name of a network that comes with fastcaps ({listed})"
+    known = [*names(), *map(str, _runs_beside(Path(name)))]
+    return f"the name of a network that comes with fastcaps ({listed}){did_you_mean(str(name), known)}"
+
+
+def _runs_beside(path: Path) -> list[Path]:
+    """Return the run folders and models where a path is, or was expected."""
+    return [
+        path.parent / entry.parent.name for kind in ("run", "config") for entry in path.parent.glob(f"*/{kind}.json")
+    ]
 
 
 def describe(name: str) -> BundledNetwork:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import typer
@@ -191,7 +192,14 @@ def test_a_missing_extra_says_what_to_install(monkeypatch):
     monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "sklearn" else name)
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 1
-    assert result.stderr == ("error: fastcaps demo needs sklearn, not installed here: pip install 'fastcaps[train]'\n")
+    command = "python -m pip install 'scikit-learn>=1.4'"
+    assert result.stderr == f"error: fastcaps demo needs sklearn, not installed here: {command}\n"
+    monkeypatch.setattr("fastcaps._extras.requires", not_installed)  # a checkout on the path
+    assert CliRunner().invoke(app, ["demo"]).stderr.endswith(": python -m pip install scikit-learn\n")
+
+
+def not_installed(name: str) -> list[str]:
+    raise PackageNotFoundError(name)
 
 
 @pytest.mark.slow

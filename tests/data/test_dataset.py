@@ -103,7 +103,7 @@ def test_a_set_cannot_be_changed(digits):
 
 def test_unknown_names():
     known = "mnist, fashion_mnist, cifar10, rotated_mnist, background_mnist, digits"
-    message = rf"^there is no data set 'minst', and no folder of that name: expected one of {known}, or a folder"
+    message = rf"^there is no data set 'minst', and no folder.* \(did you mean mnist\?\): expected one of {known}, or"
     with pytest.raises(ValueError, match=message):
         load("minst")
 

@@ -86,7 +86,7 @@ def test_arguments_that_are_unknown():
 
 
 def test_every_setting_is_a_key():
-    settings = TrainSettings(epochs=4, dynamic_epochs=2, reinit=True, validation=3.0)
+    settings = TrainSettings(epochs=4, dynamic_epochs=2, reinit=True, validation=3)
     config = TrainConfig().changed(**settings.to_dict())
     assert TrainSettings(**TrainConfig.from_dict(tomllib.loads(config.to_toml())).training) == settings
     assert settings.validation == 3

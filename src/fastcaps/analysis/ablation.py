@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps._figure import Figure
 from fastcaps._result import Result, Table, json_field, plain
 from fastcaps.analysis.results import Comparison, current_method
 from fastcaps.analysis.statistics import compare, proportion_interval

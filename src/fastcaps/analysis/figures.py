@@ -14,10 +14,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, PowerNorm
-from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
 from numpy.typing import NDArray
 
+from fastcaps._figure import Figure
 from fastcaps.analysis.capsules import Lengths
 from fastcaps.functional import get_normalization
 from fastcaps.nn.config import CapsNetConfig

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastcaps._figure import Figure
 from fastcaps.analysis import figures as draw
 from fastcaps.analysis.capsules import Lengths, disagreements, output_lengths, tuning_curves, varied_reconstructions
 from fastcaps.analysis.coefficients import CoefficientHistogram, by_position, normalized_containers

@@ -3,8 +3,8 @@
 import math
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from fastcaps._figure import Figure
 from fastcaps.benchmark.results import Benchmark
 
 

@@ -19,7 +19,7 @@ from click import get_current_context
 
 from fastcaps import distributed
 from fastcaps._extras import require
-from fastcaps._machine import out_of_memory_message
+from fastcaps._machine import out_of_memory_message, usable_devices
 from fastcaps._result import Result, Table
 from fastcaps._version import __version__
 from fastcaps.cli._options import in_words_of_options
@@ -43,7 +43,7 @@ Data = Annotated[
     ),
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files.", rich_help_panel=_EXECUTION)]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=_EXECUTION)]
+Device = Annotated[str, typer.Option(help=f"{', '.join(usable_devices())}.", rich_help_panel=_EXECUTION)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).", rich_help_panel=_EXECUTION)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

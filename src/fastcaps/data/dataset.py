@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from fastcaps._progress import progress_bar
 from fastcaps.data import arrays
@@ -20,8 +21,7 @@ from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.pictures import edge_brightness
 
 if TYPE_CHECKING:
-    from torch.utils.data import Dataset as TorchDataset
-
+    TorchDataset = Dataset
     ArrayLike = NDArray[Any] | Tensor
 
 # Training images whose edge is measured.
@@ -29,8 +29,8 @@ _EDGES = 256
 
 
 @final
-class Split:
-    """A part of a data set: labels in memory, images in memory or read when needed.
+class Split(Dataset[tuple[Tensor, int]]):
+    """A part of a data set, as a torch dataset: labels in memory, images in memory or read when needed.
 
     Attributes:
         labels: classes ``(n)``, int64.
@@ -61,6 +61,11 @@ class Split:
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        """Return an image as bytes ``(c h w)``, before any crop, and its label."""
+        number = range(len(self))[index]
+        return self.images(torch.tensor([number]))[0], int(self.labels[number])
 
     def __repr__(self) -> str:
         """Return the number of images and where they are."""

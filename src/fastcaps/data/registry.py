@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fastcaps._words import did_you_mean
 from fastcaps.nn.config import CIFAR10_PRESET
 
 
@@ -296,7 +297,8 @@ def named(name: str) -> NamedSet:
     key = name.replace("-", "_")
     if key not in SETS:
         raise ValueError(
-            f"there is no data set {name!r}, and no folder of that name: expected one of {', '.join(SETS)}, "
+            f"there is no data set {name!r}, and no folder of that name{did_you_mean(key, SETS)}: expected one of "
+            f"{', '.join(SETS)}, "
             "or a folder with one subfolder of images per class"
         )
     return SETS[key]

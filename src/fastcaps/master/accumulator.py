@@ -89,6 +89,11 @@ class MasterAccumulator:
         self.filters: list[dict[str, Any]] = []
         self.model_hash: str | None = None
 
+    def __repr__(self) -> str:
+        """Return sizes and number of images."""
+        _, i, j = self.containers.shape
+        return f"MasterAccumulator({i}×{j}, {int(self.counts.sum()):,} images, {self.normalization.name})"
+
     @classmethod
     def for_layer(
         cls, layer: CapsuleLayer, iteration: int, model_hash: str | None = None, only: range | None = None

@@ -40,7 +40,7 @@ def _current_report(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "options": options}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MasterCoefficients:
     """One coefficient per lower capsule and class.
 
@@ -70,6 +70,13 @@ class MasterCoefficients:
     model_hash: str | None = None
     trained_with: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return sizes, number of images and how they were built."""
+        i, j = self.values.shape
+        iteration = "" if self.iteration is None else f", iteration {self.iteration}"
+        images = f"{int(self.counts.sum()):,} images"
+        return f"MasterCoefficients({i}×{j}, {images}, {self.normalization.name}, {self.method}{iteration})"
 
     def __post_init__(self) -> None:
         """Replace the name of a normalization by its object, and the former name of a method."""

@@ -64,6 +64,11 @@ class Observations:
         self._columns = columns
         self._rows = np.arange(len(labels)) if rows is None else rows
 
+    def __repr__(self) -> str:
+        """Return the number of images."""
+        columns = "without columns" if self._columns is None else f"columns of iteration {self.iteration}"
+        return f"Observations({len(self.labels):,} images, {columns})"
+
     @classmethod
     def collect(
         cls,

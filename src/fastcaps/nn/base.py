@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
 
 import torch
 from torch import Tensor, nn
 
 from fastcaps._files import write_atomically
+from fastcaps._inputs import arranged, network_batch
 from fastcaps.bundled import resolve
 from fastcaps.functional._eager import is_eager
 from fastcaps.functional.labels import checked_labels
@@ -71,11 +72,29 @@ class CapsuleNetwork(nn.Module, ABC):
         """Return the lower capsules ``(b i d)`` of images ``(b c h w)``, in the order of `PrimaryCapsules`."""
         return self.primary(self.stem(self._checked(images)))  # type: ignore[no-any-return]
 
+    @overload
+    def predict(self, images: Any, *, names: Literal[False] = False) -> Tensor: ...
+
+    @overload
+    def predict(self, images: Any, *, names: Literal[True]) -> list[str]: ...
+
     @torch.no_grad()
-    def predict(self, images: Tensor) -> Tensor:
-        """Return the class of the longest capsule ``(b)`` of images ``(b c h w)``."""
-        output: CapsuleOutput = self(images)
-        return output.lengths.argmax(1)
+    def predict(self, images: Any, *, names: bool = False) -> Tensor | list[str]:
+        """Return the class of the longest capsule of each image, also of one image, ``(b)``.
+
+        Args:
+            images: a tensor or array ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``, of bytes or
+                of floats between 0 and 1; a Pillow image or the path of a file, of any size, which are prepared as the
+                test images were; or a list of these. `fastcaps.workflows.predict` swaps light and dark where needed.
+            names: whether to return the names of the classes.
+        """
+        if isinstance(images, Tensor):
+            batch = arranged(images, self.config)
+        else:
+            batch = torch.from_numpy(network_batch(images, self.config)).to(self.stem.conv.weight.device)
+        output: CapsuleOutput = self(batch)
+        classes = output.lengths.argmax(1)
+        return [self.config.class_names[k] for k in classes.tolist()] if names else classes
 
     def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
         """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)``.

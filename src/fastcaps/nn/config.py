@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from fastcaps._result import ShortRepr
+
 # Lower capsules of the paper's network for MNIST, and the most that strides don't reduce: twice as many.
 _PAPER, _MOST = 1152, 2304
 # Kernel size and stride of a strided convolution before the last one of the stem, and the most of them.
@@ -32,8 +34,8 @@ CIFAR10_PRESET: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapsNetConfig:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CapsNetConfig(ShortRepr):
     """The three-layer network of the paper's section 2, for images of any size.
 
     An image goes ``height × width × channels`` → stem → `stem_size` × `stem_channels` → PrimaryCaps →
@@ -107,8 +109,12 @@ class CapsNetConfig:
             if field.type is float:
                 object.__setattr__(self, field.name, float(getattr(self, field.name)))
         if not self.class_names:
-            object.__setattr__(self, "class_names", tuple(str(k) for k in range(self.classes)))
+            object.__setattr__(self, "class_names", self.derived()["class_names"])
         self._check_values()
+
+    def derived(self) -> dict[str, Any]:
+        """Return the names of classes that were not given any."""
+        return {"class_names": tuple(str(k) for k in range(self.classes))}
 
     def _check_values(self) -> None:
         for name, value in dataclasses.asdict(self).items():

@@ -1,37 +1,19 @@
 """From an image file to the input of a network: upright, resized, cropped to its middle, inverted where needed."""
 
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._images import decode
+from fastcaps._inputs import TakesImages as TakesImages
+from fastcaps._inputs import middle
 
 Invert = Literal["auto", "yes", "no"]
 
 # Largest distance from black or white of an edge that counts as dark or light.
 _CLEAR = 0.25
-
-
-class TakesImages(Protocol):
-    """The size of images that a network takes: a configuration, or `fastcaps.runtime.session.ImageInput`."""
-
-    @property
-    def height(self) -> int:
-        """Of the input."""
-
-    @property
-    def width(self) -> int:
-        """Of the input."""
-
-    @property
-    def channels(self) -> int:
-        """Of the input."""
-
-    @property
-    def resize(self) -> tuple[int, int] | None:
-        """Height and width to resize to before the middle is cropped."""
 
 
 def network_input(path: Path, config: TakesImages, content: bytes | None = None) -> NDArray[np.uint8]:
@@ -43,9 +25,8 @@ def network_input(path: Path, config: TakesImages, content: bytes | None = None)
         content: of the file; read when None.
     """
     h, w = config.height, config.width
-    pixels = decode(path, config.resize or (h, w), config.channels, content)  # (c, height, width)
-    top, left = (pixels.shape[1] - h) // 2, (pixels.shape[2] - w) // 2
-    return pixels[:, top : top + h, left : left + w]
+    pixels: NDArray[np.uint8] = middle(decode(path, config.resize or (h, w), config.channels, content), h, w)
+    return pixels
 
 
 def edge_brightness(images: NDArray[np.uint8]) -> float:

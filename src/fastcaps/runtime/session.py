@@ -3,12 +3,13 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
+from fastcaps._inputs import network_batch
 from fastcaps._json import parse_json
 from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
@@ -183,6 +184,11 @@ class Predictor:
         except Exception as error:
             raise ValueError(f"{path} is damaged: its network can't be run: {_one_line(error)}") from error
 
+    def __repr__(self) -> str:
+        """Return routing, precision, input and number of classes."""
+        shape = "×".join(map(str, self.input_shape))
+        return f"Predictor({self.routing}, {self.precision}, input {shape}, {len(self.class_names)} classes)"
+
     def __call__(self, images: NDArray[Any]) -> Output:
         """Classify images ``(b c h w)`` of the network's input size: bytes, or where the file takes them floats."""
         outputs = self.run(images)
@@ -213,10 +219,25 @@ class Predictor:
         """Return the lengths ``(b j)`` of the class capsules, or the output of a module without capsules."""
         return self.run(inputs)[list(self._outputs)[-1]]
 
-    def predict(self, images: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class of the longest capsule ``(b)`` of images ``(b c h w)``."""
-        classes: NDArray[np.int64] = self.scores(images).argmax(1)
-        return classes
+    @overload
+    def predict(self, images: Any, *, names: Literal[False] = False) -> NDArray[np.int64]: ...
+
+    @overload
+    def predict(self, images: Any, *, names: Literal[True]) -> list[str]: ...
+
+    def predict(self, images: Any, *, names: bool = False) -> NDArray[np.int64] | list[str]:
+        """Return the class of each image, as `fastcaps.CapsNet.predict` does, ``(b)``.
+
+        Args:
+            images: arrays, tensors, Pillow images, paths of files, or a list of these; for a module whose inputs are no
+                images an array ``(b …)``.
+            names: whether to return the names of the classes.
+        """
+        inputs = images if self.image is None else network_batch(images, self.image)
+        if self.image is not None and not self.takes_floats and inputs.dtype != np.uint8:
+            inputs = np.rint(255 * inputs.clip(0, 1)).astype(np.uint8)
+        classes: NDArray[np.int64] = self.scores(inputs).argmax(1)
+        return [self.class_names[k] for k in classes] if names else classes
 
     def _run(self, inputs: NDArray[Any]) -> tuple[NDArray[np.float32], ...]:
         count = len(inputs)

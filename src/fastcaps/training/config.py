@@ -29,6 +29,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from fastcaps._result import ShortRepr
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.settings import TrainSettings
 
@@ -44,8 +45,8 @@ class ConfigError(ValueError):
     """Arguments that don't go together, or an entry of a config file that is wrong."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DataOptions(ShortRepr):
     """The table ``[data]``: the arguments of `fastcaps.data.load`.
 
     Attributes:
@@ -81,8 +82,8 @@ class DataOptions:
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "name" and value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunOptions(ShortRepr):
     """The table ``[run]``: where a run starts, where it goes and how it is computed.
 
     Attributes:
@@ -91,7 +92,7 @@ class RunOptions:
         coefficients: coefficients to train with in place of routing: a file, or uniform.
         loggers: where metrics go beside metrics.jsonl: tensorboard, or a logger of your own.
         convolution: convolution of PrimaryCaps; auto takes the faster one.
-        device: device to train on: cpu, cuda, mps or auto.
+        device: device to train on; auto takes a GPU where there is one.
         threads: CPU threads (default: all).
     """
 
@@ -120,8 +121,8 @@ class NetworkOptions:
     stem: Stem | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainConfig(ShortRepr):
     """A training run as four tables.
 
     Attributes:

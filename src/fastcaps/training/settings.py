@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
+from fastcaps._result import ShortRepr
 from fastcaps.data.registry import SETS
 from fastcaps.training._renamed import renamed_fields
 
@@ -22,8 +23,8 @@ _RENAMED = {"afresh": "reinit", "refresh": "refresh_every"}
 
 
 @renamed_fields(**_RENAMED)
-@dataclass(frozen=True, kw_only=True)
-class TrainSettings:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainSettings(ShortRepr):
     """What decides a run, beside network, data and number of threads.
 
     Attributes:

@@ -104,6 +104,11 @@ class Trainer:
         self._loggers = [JsonlLogger(), *map(get_logger, loggers)] if self._world.is_main else []
         self._speed = 0.0
 
+    def __repr__(self) -> str:
+        """Return data, folder and progress."""
+        done = f"{self.progress.epoch} of {self.settings.epochs} epochs"
+        return f"Trainer({self.data.name!r}, {str(self.run.folder)!r}, {done})"
+
     @property
     def fixed(self) -> Tensor | None:
         """The coefficients ``(i j)`` of this epoch; None where it routes dynamically."""

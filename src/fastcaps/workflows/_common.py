@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from fastcaps import distributed
-from fastcaps._machine import processors
+from fastcaps._machine import processors, usable_devices
 from fastcaps.bundled import is_bundled
 from fastcaps.training.run import Run
 
@@ -87,7 +87,9 @@ def select_device(device: "str | torch.device" = "auto", threads: int | None = N
         torch.zeros(1, device=selected).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {device!r} can't be used here ({reason}): try cpu, or auto") from None
+        raise ValueError(
+            f"device {device!r} can't be used here ({reason}): try {' or '.join(usable_devices())}"
+        ) from None
     return selected
 
 

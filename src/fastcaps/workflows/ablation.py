@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Unpack, get_args
 
-from fastcaps._files import json_bytes, write_atomically
+from fastcaps._files import check_output, json_bytes, write_atomically
 from fastcaps._progress import progress_bar, say
 from fastcaps.analysis.ablation import Ablation, Score, Trial, ablation_figure, predictions, score
 from fastcaps.analysis.figures import figure_bytes
@@ -53,6 +53,8 @@ def ablate(
         options: see `ExecutionOptions`; 256 images per batch by default.
     """
     run, execution = open_run(run), replace(Execution(batch_size=256), **options)
+    if result_file is not None:
+        check_output(result_file, ".json")
     if out is None:
         check_writable(run)
     folder = run.folder if out is None else Path(out)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from fastcaps._files import write_atomically
+from fastcaps._files import check_output, write_atomically
 from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table, without_none
 from fastcaps.analysis.results import note_sentences
@@ -96,6 +96,8 @@ def accumulate(
     if out is None:
         check_writable(run)
         _check_not_fixed(run)
+    else:
+        check_output(out, ".safetensors")
     path = run.master_file if out is None else Path(out)
     with writing(run, path):
         model, data = load_run(run, execution)

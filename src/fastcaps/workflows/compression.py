@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from matplotlib.figure import Figure
 
+from fastcaps._figure import Figure
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import read_json
 from fastcaps._machine import processor_name, processors

@@ -6,7 +6,7 @@ from typing import Literal, Unpack
 
 import torch
 
-from fastcaps._files import json_bytes, write_atomically
+from fastcaps._files import check_output, json_bytes, write_atomically
 from fastcaps._progress import progress_bar, say
 from fastcaps.analysis.evaluation import evaluate as evaluate_network
 from fastcaps.analysis.figures import confusion_figure, figure_bytes
@@ -49,6 +49,8 @@ def evaluate(
         options: see `ExecutionOptions`.
     """
     world, run, execution = current(), open_run(run), Execution(**options)
+    if result_file is not None:
+        check_output(result_file, ".json")
     if result_file is not None and not run.metrics_file.is_file():
         raise FileNotFoundError(
             f"{run.metrics_file} does not exist, and a result has the accuracy of every epoch: take a run that was "

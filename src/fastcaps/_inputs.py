@@ -1,0 +1,121 @@
+"""From what a user has of images, such as arrays, Pillow images and files, to a batch for a network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fastcaps._images import decode, to_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# By how much floats may leave the range from 0 to 1, as resizing and rounding do.
+_SLACK = 1e-3
+
+
+class TakesImages(Protocol):
+    """The size of images that a network takes: a configuration, or `fastcaps.runtime.session.ImageInput`."""
+
+    @property
+    def height(self) -> int:
+        """Of the input."""
+
+    @property
+    def width(self) -> int:
+        """Of the input."""
+
+    @property
+    def channels(self) -> int:
+        """Of the input."""
+
+    @property
+    def resize(self) -> tuple[int, int] | None:
+        """Height and width to resize to before the middle is cropped."""
+
+
+def network_batch(images: Any, config: TakesImages) -> NDArray[Any]:
+    """Return images as a batch ``(b c h w)``: bytes where all are, otherwise floats between 0 and 1.
+
+    Pillow images and files are resized as the test images of the network were, and their middle is cropped. Arrays and
+    tensors have the size of the network's input, or that before the crop.
+
+    Args:
+        images: an array or tensor ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``; a Pillow image;
+            the path of a file; or a list of these.
+        config: of the network.
+    """
+    items = list(images) if isinstance(images, list | tuple) else [images]
+    batches = [_batch(item, config) for item in items]
+    if not batches:
+        return np.empty((0, config.channels, config.height, config.width), np.uint8)
+    if len({batch.dtype for batch in batches}) > 1:
+        batches = [batch.astype(np.float32) / (255 if batch.dtype == np.uint8 else 1) for batch in batches]
+    return np.concatenate(batches)
+
+
+def arranged(images: Any, config: TakesImages) -> Any:
+    """Return an array or tensor of images as ``(b c h w)``, cropped to its middle where it is larger by the crop.
+
+    Raises:
+        ValueError: the shape is another, or floats are not between 0 and 1.
+    """
+    c, h, w = config.channels, config.height, config.width
+    sizes = {(h, w), config.resize or (h, w)}
+    shape = tuple(images.shape)
+    batch = images
+    if len(shape) == 2 and c == 1:
+        batch = images[None, None]
+    elif len(shape) == 3:
+        batch = images[None] if shape[0] == c else images[:, None] if c == 1 else images
+    if batch.ndim != 4 or batch.shape[1] != c or tuple(batch.shape[2:]) not in sizes:
+        raise ValueError(f"images have shape {shape}, expected (batch, {c}, {h}, {w})")
+    if "float" in str(batch.dtype):
+        _check_range(batch)
+    return middle(batch, h, w)
+
+
+def middle(pixels: Any, height: int, width: int) -> Any:
+    """Return the middle of images ``(… h w)``."""
+    top, left = (pixels.shape[-2] - height) // 2, (pixels.shape[-1] - width) // 2
+    return pixels[..., top : top + height, left : left + width]
+
+
+def _batch(item: Any, config: TakesImages) -> NDArray[Any]:
+    size = config.resize or (config.height, config.width)
+    if isinstance(item, str | Path):
+        pixels = decode(Path(item), size, config.channels)[None]
+    elif isinstance(item, Image.Image):
+        pixels = to_bytes(ImageOps.exif_transpose(item), config.channels, size)[None]
+    elif isinstance(item, np.ndarray) or hasattr(item, "detach"):
+        pixels = item if isinstance(item, np.ndarray) else _to_numpy(item)
+    else:
+        raise ValueError(
+            f"an image is {type(item).__name__}, expected a tensor, an array, a Pillow image or the path of a file"
+        )
+    if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
+        raise ValueError(
+            f"images are {pixels.dtype}, expected floating-point between 0 and 1, or uint8 between 0 and 255"
+        )
+    batch: NDArray[Any] = arranged(pixels, config)
+    return batch if batch.dtype == np.uint8 else batch.astype(np.float32)
+
+
+def _to_numpy(tensor: "Tensor") -> NDArray[Any]:
+    plain = tensor.detach().cpu()
+    array: NDArray[Any] = (plain.float() if plain.is_floating_point() else plain).numpy()
+    return array
+
+
+def _check_range(batch: Any) -> None:
+    """Raise ValueError unless floats are between 0 and 1."""
+    if not len(batch):
+        return
+    low, high = float(batch.min()), float(batch.max())
+    if not (low >= -_SLACK and high <= 1 + _SLACK):
+        raise ValueError(
+            f"images have values from {low:g} to {high:g}, expected floats between 0 and 1, or uint8 between 0 and "
+            "255: divide by 255, or undo a normalization; the network does its own"
+        )
