@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from fastcaps._machine import free_bytes, processor_name, processors
+from fastcaps._machine import free_bytes, instruction_sets, processor_name, processors
 
 
 @pytest.fixture
@@ -88,3 +88,11 @@ def test_a_group_that_cant_be_seen_from_within(tmp_path, write):
     write("sys/fs/cgroup/memory.max", "700\n")
     write("sys/fs/cgroup/memory.current", "100\n")
     assert free_bytes(tmp_path) == 600
+
+
+def test_vector_instructions(tmp_path, write):
+    write("proc/cpuinfo", "processor : 0\nflags\t\t: fpu avx2 fma sse avx512f\n")
+    assert instruction_sets(tmp_path) == ("avx2", "fma", "avx512f")
+    write("proc/cpuinfo", "Features : fp asimd crc32\n")
+    assert instruction_sets(tmp_path) == ("asimd",)
+    assert instruction_sets(tmp_path / "elsewhere") == ()

@@ -9,6 +9,10 @@ from pathlib import Path
 _ROOT = Path("/")
 # Bytes that are taken for free where a system doesn't tell.
 _UNKNOWN = 4 * 2**30
+_VECTORS = (
+    *("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
+    *("asimd", "asimddp", "sve", "i8mm"),
+)
 # A limit of memory, what of it is used, and how memory.stat calls files that were read and can be read again: in
 # version 2 of control groups, and in version 1.
 _MEMORY = (
@@ -48,6 +52,17 @@ def processor_name(root: Path = _ROOT) -> str:
     lines = _text(root / "proc/cpuinfo").splitlines()
     named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
+
+
+def instruction_sets(root: Path = _ROOT) -> tuple[str, ...]:
+    """Return the vector instructions of the processor that matter for the speed of networks, as Linux calls them.
+
+    Args:
+        root: of the file system in which Linux tells.
+    """
+    lines = _text(root / "proc/cpuinfo").splitlines()
+    flags = {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split(":", 1)[1].split()}
+    return tuple(name for name in _VECTORS if name in flags)
 
 
 def processors(root: Path = _ROOT) -> int:

@@ -14,6 +14,7 @@ from fastcaps.cli import (
     compress,
     data,
     demo,
+    doctor,
     evaluate,
     export,
     models,
@@ -29,7 +30,6 @@ from fastcaps.cli._options import GroupedCommand
 app = typer.Typer(
     name="fastcaps",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     help="Capsule networks whose routing is one matrix multiply at inference.",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,6 +60,7 @@ app.command("evaluate", cls=GroupedCommand)(evaluate.evaluate)
 app.command("analyze", cls=GroupedCommand)(analyze.analyze)
 app.command("reproduce", cls=GroupedCommand)(reproduce.reproduce)
 app.command("models")(models.models)
+app.command("doctor")(doctor.doctor)
 app.command("compress", cls=GroupedCommand)(compress.compress)
 app.command("export", cls=GroupedCommand)(export.export)
 app.command("predict")(predict.predict)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastcaps.nn import CapsNetConfig, FastCapsNet
+from fastcaps.nn import CapsNetConfig, FastCapsNet, summary
 from fastcaps.nn.meta import without_weights
 
 
@@ -38,17 +38,7 @@ class Size:
 
 def multiply_adds(config: CapsNetConfig) -> int:
     """Return the multiply-adds of a folded network per image, with all convolutions counted as ordinary ones."""
-    count, channels, height, width = 0, config.channels, config.height, config.width
-    convolutions = [
-        *config.stem_layers,
-        (config.stem_channels, config.stem_kernel, config.stem_stride),
-        (config.capsule_types * config.lower_dimension, config.primary_kernel, config.primary_stride),
-    ]
-    for outputs, kernel, stride in convolutions:
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        count += height * width * outputs * channels * kernel**2
-        channels = outputs
-    return count + config.lower_capsules * config.lower_dimension * config.classes * config.class_dimension
+    return sum(summary.multiply_adds(config).values())
 
 
 @torch.no_grad()

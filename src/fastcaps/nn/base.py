@@ -16,6 +16,7 @@ from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 from fastcaps.nn.decoder import Decoder
+from fastcaps.nn.summary import Summary, summarize
 
 # Images per piece of a batch without gradients, so that memory doesn't grow with the batch.
 CHUNK_IMAGES = 64
@@ -109,6 +110,10 @@ class CapsuleNetwork(nn.Module, ABC):
         else:
             labels = checked_labels(labels, len(capsules), j)
         return self.decoder(capsules, labels)  # type: ignore[no-any-return]
+
+    def summary(self) -> Summary:
+        """Return shapes, parameters and multiply-adds by layer; it prints as a table."""
+        return summarize(self)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""

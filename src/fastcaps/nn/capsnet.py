@@ -13,6 +13,7 @@ from fastcaps.nn.base import CapsuleNetwork, CapsuleOutput
 from fastcaps.nn.capsules import CapsuleLayer
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.routing import REGISTRY, DynamicRouting, Routing
+from fastcaps.nn.summary import Summary, summarize
 
 # Lower capsules above which a network is probably larger than its owner wants: eight times the paper's MNIST network.
 _MANY = 8 * 1152
@@ -61,6 +62,10 @@ class CapsNet(CapsuleNetwork):
                 f"{expected}: make the network from a configuration that names its routing and normalization"
             )
         return super().pretrained_files(folder)
+
+    def summary(self) -> Summary:
+        """Return shapes, parameters and multiply-adds by layer, with the loop of routing; it prints as a table."""
+        return summarize(self, self.config.iterations)
 
     @classmethod
     def _load(cls, folder: Path) -> Self:

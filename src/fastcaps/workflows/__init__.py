@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastcaps.workflows.analysis import AnalysisResult, analyze
     from fastcaps.workflows.benchmark import bench
     from fastcaps.workflows.compression import compress
+    from fastcaps.workflows.diagnosis import Diagnosis, doctor
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.exporting import export
     from fastcaps.workflows.paper_table import (
@@ -38,6 +39,8 @@ __all__ = [
     "reproduce",
     "compress",
     "bench",
+    "doctor",
+    "Diagnosis",
     "ReproductionResult",
     "reproduction_status",
     "ReproductionStatus",
@@ -53,6 +56,7 @@ _MODULES = {
     "analysis": ["analyze", "AnalysisResult"],
     "benchmark": ["bench"],
     "compression": ["compress"],
+    "diagnosis": ["doctor", "Diagnosis"],
     "evaluation": ["evaluate"],
     "exporting": ["export"],
     "prediction": ["predict", "Predictions"],

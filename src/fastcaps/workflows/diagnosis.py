@@ -1,0 +1,176 @@
+"""What fastcaps finds on this machine, what is missing, and how to get it. Needs no PyTorch."""
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fastcaps import bundled
+from fastcaps._machine import free_bytes, instruction_sets, processor_name, processors
+from fastcaps._result import Result, Table
+from fastcaps._version import __version__
+from fastcaps.data import catalog, files
+
+_CACHE = "downloads and generated sets"
+_PACKAGES = {
+    "torch": "training, folding, dynamic routing",
+    "scikit-learn": "training, analyses",
+    "matplotlib": "figures",
+    "tensorboard": "logs of training",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "inference without PyTorch",
+    "openvino": "inference without PyTorch, an alternative",
+    "starlette": "serving",
+    "uvicorn": "serving",
+}
+
+
+@dataclass(frozen=True)
+class Package:
+    """An optional dependency.
+
+    Attributes:
+        name: of the package.
+        version: None where it isn't installed.
+        purpose: what needs it.
+    """
+
+    name: str
+    version: str | None
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that fastcaps reads or writes.
+
+    Attributes:
+        purpose: what it holds.
+        path: where it is.
+        writable: whether files can be created there.
+    """
+
+    purpose: str
+    path: str
+    writable: bool
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class Diagnosis(Result):
+    """The state of an installation.
+
+    Attributes:
+        fastcaps: version.
+        python: version.
+        system: operating system.
+        processor: name.
+        cores: processors that this process may use.
+        instruction_sets: vector instructions of the processor that matter for speed.
+        free_bytes: memory that is free.
+        packages: optional dependencies.
+        folders: data, caches and weights.
+        networks: names of the bundled networks.
+        data_sets: named data sets by whether they can be loaded without a download.
+        problems: what is missing and how to get it.
+    """
+
+    fastcaps: str
+    python: str
+    system: str
+    processor: str
+    cores: int
+    instruction_sets: tuple[str, ...]
+    free_bytes: int
+    packages: tuple[Package, ...]
+    folders: tuple[Folder, ...]
+    networks: tuple[str, ...]
+    data_sets: dict[str, bool]
+    problems: tuple[str, ...]
+
+    def tables(self) -> Sequence[Table]:
+        """Return machine, packages and folders."""
+        sets = ", ".join(name for name, available in self.data_sets.items() if available)
+        machine = [
+            ["fastcaps", self.fastcaps],
+            ["Python", self.python],
+            ["system", self.system],
+            ["processor", self.processor],
+            ["cores", str(self.cores)],
+            ["instructions", ", ".join(self.instruction_sets) or "unknown"],
+            ["free memory", f"{self.free_bytes / 1e9:.1f} GB"],
+            ["networks", ", ".join(self.networks) or "none"],
+            ["data sets", sets or "none"],
+        ]
+        packages = [[package.name, package.version or "not installed", package.purpose] for package in self.packages]
+        folders = [[folder.purpose, folder.path, "yes" if folder.writable else "no"] for folder in self.folders]
+        return [
+            Table("This machine", ["", ""], machine),
+            Table("Optional packages", ["package", "version", "for"], packages),
+            Table("Folders", ["for", "path", "writable"], folders),
+        ]
+
+    def sentences(self) -> Sequence[str]:
+        """Return what is missing, or that nothing is."""
+        return self.problems or ("Everything is in place.",)
+
+
+def doctor() -> Diagnosis:
+    """Return versions, processor, memory, folders, and what is missing."""
+    packages = tuple(Package(name, _version(name), purpose) for name, purpose in _PACKAGES.items())
+    folders, problems = [], []
+    for purpose, path in _folders().items():
+        writable = _is_writable(path)
+        folders.append(Folder(purpose, str(path), writable))
+        if purpose == _CACHE and not writable:
+            problems.append(f"{path} can't be written to: set FASTCAPS_CACHE to another folder")
+    data = os.environ.get("FASTCAPS_DATA")
+    if data and not Path(data).expanduser().is_dir():
+        problems.append(f"FASTCAPS_DATA is {data}, which is not a folder: create it, or unset the variable")
+        sets = {}
+    else:
+        sets = {entry.name: entry.available for entry in catalog.available().sets}
+    missing = [name for name, available in sets.items() if not available]
+    if missing:
+        problems.append(f"not downloaded: {', '.join(missing)}; fastcaps data download {' '.join(missing)}")
+    absent = [package.name for package in packages if package.version is None]
+    if absent:
+        problems.append(f"not installed: {', '.join(absent)}; python -m pip install {' '.join(absent)}")
+    return Diagnosis(
+        fastcaps=__version__,
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        processor=processor_name(),
+        cores=processors(),
+        instruction_sets=instruction_sets(),
+        free_bytes=free_bytes(),
+        packages=packages,
+        folders=tuple(folders),
+        networks=tuple(bundled.names()),
+        data_sets=sets,
+        problems=tuple(problems),
+    )
+
+
+def _folders() -> dict[str, Path]:
+    folders = {"fastcaps": Path(__file__).parent.parent, "Python": Path(sys.prefix)}
+    if os.environ.get("FASTCAPS_DATA"):
+        folders["data sets"] = Path(os.environ["FASTCAPS_DATA"]).expanduser()
+    return folders | {_CACHE: files.cache_dir(), "bundled networks": bundled.FOLDER}
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether files can be created in a folder, or the folder itself where it doesn't exist yet."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path.is_dir() and os.access(path, os.W_OK)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
