@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 		-c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## the main job on real digits embedded in a dependency
+demo: $(READY) ## the MNIST network with and without its loop, then the whole way on real digits
 	@$(BIN)/fastcaps demo
 
 test: $(READY) ## all tests

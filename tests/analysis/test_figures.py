@@ -43,6 +43,7 @@ def drawn(classes: int, colors: int = 1):
             matrices * 9, matrices, matrices[0], np.full(classes, 9, np.int64), names
         ),
         "examples": figures.examples_figure(images, np.stack([images, images], 1), lengths, names),
+        "examples alone": figures.examples_figure(images, None, lengths, names),
         "disagreements": figures.disagreement_figure(images, lengths, names),
         "variation": figures.variation_figure(random.random((4, 3, colors, 9, 7)), list("abcd"), (-0.1, 0, 0.1), "row"),
     }
@@ -80,6 +81,26 @@ def test_the_architecture_is_drawn_with_its_shapes(config):
     ):
         assert shape in words
     assert figures.figure_bytes(figure).startswith(b"\x89PNG")
+
+
+def test_a_figure_for_a_page_has_two_sets_of_colors():
+    figure = figures.confusion_figure({"fast": np.array([[3, 1], [0, 3]])}, ["a", "b"])
+    assert [axis.get_text() for axis in (figure.axes[0].xaxis.label, figure.axes[0].yaxis.label)] == [
+        "predicted",
+        "true",
+    ]
+    assert figure.axes[0].get_title() == "fast: 1 error in 7"
+    text = figures.page_svg(figure).decode()
+    assert "@media(prefers-color-scheme:dark){:root{--c222222:#e8e8e6;" in text
+    assert "fill: #222222" not in text
+    assert "fill: #ffffff" not in text  # no background of its own
+    assert "DejaVu" not in text
+
+
+def test_ticks_count_the_images_that_are_drawn():
+    figure = figures.image_correlations_figure(np.eye(3), np.array([1, 0, 1]), ["a", "b"])
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["1", "2", "3"]
+    assert all("-" not in tick.get_text() for axes in figure.axes for tick in axes.get_xticklabels())
 
 
 @pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

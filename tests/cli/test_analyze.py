@@ -1,5 +1,6 @@
 """``fastcaps analyze`` on a tiny run: what it writes, what it uses again, and the page in a real browser."""
 
+import io
 import json
 import shutil
 from html.parser import HTMLParser
@@ -14,9 +15,10 @@ from tests.pages import needs_browser, opened
 
 FIGURES = {
     *("architecture", "image_correlations", "class_correlations", "coefficients", "procedure", "master_matrix"),
-    *("positions", "types", "master_correlations", "examples", "tuning", "confusion", "dimensions"),
-    "strongest_dimensions",
+    *("positions", "types", "master_correlations", "examples", "tuning", "confusion"),
 }
+# Those that may show nothing: no two images change class, the decoder draws all alike.
+SOME = {"disagreements", "confusion", "positions", "dimensions", "strongest_dimensions"}
 
 
 def train(images: Path, out: Path, *options: str) -> Path:
@@ -136,7 +138,7 @@ def test_figures_as_files(report, runs, tmp_path):
         "analyze", runs[0], "--out", tmp_path, "--limit", 9, "--figures", "pdf", "--figures-to", tmp_path / "for paper"
     )
     written = {path.stem: path for path in (tmp_path / "for paper").iterdir()}
-    assert set(written) - {"disagreements"} == FIGURES
+    assert set(written) - SOME == FIGURES - SOME
     assert all(path.suffix == ".pdf" and path.read_bytes().startswith(b"%PDF") for path in written.values())
     numbers = json.loads((tmp_path / "analysis.json").read_text())
     assert (numbers["training"]["images"], numbers["evaluation"]["images"], numbers["settings"]["limit"]) == (9, 9, 9)
@@ -167,14 +169,19 @@ def test_the_page_in_a_real_browser(report, width, scheme):
         shown = page.eval_on_selector_all(
             "data", "all => all.map(d => [d.value, d.dataset.path, d.dataset.format, d.textContent])"
         )
-        cards = page.eval_on_selector_all(".picture", "all => all.map(p => getComputedStyle(p).backgroundColor)")
+        drawn = page.locator("#tuning img").screenshot()
+        row = page.locator(".cards tbody tr").first.bounding_box()
+        interval = page.locator(".cards td[data-label='95 % interval']").first.inner_text()
         targets = page.eval_on_selector_all("nav a", "all => all.map(a => document.querySelector(a.hash) !== null)")
-    assert {name for name, *_ in pictures} - {"disagreements"} == FIGURES
+    assert {name for name, *_ in pictures} - SOME == FIGURES - SOME
     for name, natural, displayed, alt in pictures:
-        assert natural > 500, name
-        assert displayed > 200, name
+        assert displayed > 0.8 * natural > 200, name  # texts stay readable
         assert len(alt) > 20, name
     assert_numbers(shown, numbers)
-    assert set(cards) == {"rgb(255, 255, 255)"}  # figures stay on white
+    brightness = np.asarray(Image.open(io.BytesIO(drawn)).convert("L")).mean()
+    assert (brightness > 200, brightness < 70) == (scheme == "light", scheme == "dark")
+    assert row["width"] <= width
+    assert (row["height"] > 100) == (width == 390)  # a card instead of a row
+    assert " – " in interval
     assert targets
     assert all(targets)

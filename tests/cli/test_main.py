@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import fastcaps
 from fastcaps import distributed
+from fastcaps.bundled import names
 from fastcaps.cli import app, main
 from fastcaps.cli._common import command, distributed_command
-from fastcaps.data import DataSet
 from fastcaps.distributed import EndedElsewhereError, JoiningError, WorkerLostError, World
 
 
@@ -203,21 +203,22 @@ def not_installed(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_demo(tmp_path, monkeypatch):
-    config = DataSet.config
-    small = {"stem_channels": 8, "capsule_types": 2, "decoder": (16,)}
-    monkeypatch.setattr(DataSet, "config", lambda data, **changes: config(data, **small, **changes))
-    arguments = ["demo", "--epochs", "1", "--out", str(tmp_path / "run")]
-    result = CliRunner().invoke(app, [*arguments, "--json"])
+def test_demo(tmp_path):
+    """Both parts with all their steps, on few MNIST images and for one epoch; the full budget draws digits."""
+    result = CliRunner().invoke(
+        app, ["demo", "--epochs", "1", "--images", "8", "--out", str(tmp_path / "run"), "--json"]
+    )
     assert result.exit_code == 0, result.output
     actual = json.loads(result.stdout)
-    assert actual["images"] == 360
-    assert json.loads((tmp_path / "run/evaluation.json").read_text()) == actual
-    again = CliRunner().invoke(app, arguments)
-    assert again.exit_code == 0, again.output
-    assert "epoch" not in again.stderr  # the training was done already
-    assert "of 360 answers change" in again.stdout
+    engines = [row["engine"] for row in actual["engines"]["engines"]]
+    assert engines[:3] == ["plain dynamic routing", "dynamic routing", "fast routing"]
+    assert "fast routing, int8" in engines
+    assert {"compressed" in engines, "compressed, int8" in engines} <= {"mnist-small" in names()}
+    assert [row["correct"] for row in actual["engines"]["engines"]] == [8] * len(engines)
+    assert actual["evaluation"]["images"] == 360
+    assert json.loads((tmp_path / "run/evaluation.json").read_text()) == actual["evaluation"]
     page = (tmp_path / "run/report/index.html").read_text()
-    for variant in actual["variants"].values():
+    assert "<title>Digits of scikit-learn: a capsule network with Max-Min routing</title>" in page
+    for variant in actual["evaluation"]["variants"].values():
         assert f">{variant['accuracy']:.2%}</data>" in page
     assert "http" not in page  # it opens from disk, without a network

@@ -2,19 +2,22 @@
 
 One look for all: color maps that the color-blind can read (cividis for what is positive, red and blue around zero
 for correlations), blue for dynamic and orange for fast routing, the same scale wherever two panels are compared. A
-figure of 7.6 inches is as wide as the report's page.
+figure of 7.6 inches is as wide as the report's page. Figures are drawn in the colors of `_DARK`, which `page_svg`
+exchanges where a page is dark.
 """
 
 import functools
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize, PowerNorm
+from matplotlib.colors import ListedColormap, Normalize, PowerNorm
 from matplotlib.patches import ConnectionPatch, FancyArrowPatch, FancyBboxPatch, Polygon, Rectangle
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from fastcaps._figure import Figure
@@ -27,8 +30,22 @@ P = ParamSpec("P")
 
 WIDTH = 7.6
 DYNAMIC, FAST = "#0072b2", "#d55e00"
-_INK, _FAINT, _LINE = "#222222", "#767676", "#c8c8c8"
-_COEFFICIENTS, _CORRELATIONS = "cividis", "RdBu_r"
+_INK, _FAINT, _LINE, _GRID, _SHADE = "#222222", "#6b6f73", "#c8c8c8", "#e6e6e6", "#eeeeee"
+# What is written on colors stays as it is on a dark page.
+_ON_COLOR, _ON_LIGHT = "#fefefe", "#202020"
+# What each color becomes on a dark page.
+_DARK = {
+    _INK: "#e8e8e6",
+    _FAINT: "#a7adb3",
+    _LINE: "#4a5057",
+    _GRID: "#30353a",
+    _SHADE: "#33383e",
+    DYNAMIC: "#56aee2",
+    FAST: "#f28e45",
+    "#ffffff": "#1c1f23",
+}
+_PAGE_FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_COEFFICIENTS = "cividis"
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 8,
@@ -51,7 +68,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.major.width": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "grid.color": "#e6e6e6",
+    "grid.color": _GRID,
     "grid.linewidth": 0.7,
     "svg.hashsalt": "fastcaps",
 }
@@ -66,6 +83,23 @@ def _styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
             return make(*args, **kwargs)
 
     return styled
+
+
+def page_svg(figure: Figure) -> bytes:
+    """Return a figure as SVG for a page: without a background, in the page's fonts, darker where the page is dark."""
+    buffer = io.StringIO()
+    with mpl.rc_context({**_STYLE, "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", dpi=160, transparent=True, metadata=_UNDATED["svg"])
+    text = buffer.getvalue()
+    for color in _DARK:
+        text = text.replace(color, f"var(--c{color[1:]})")
+    text = re.sub(r"(font: [^;'\"]*|font-family: )'[^;\"]*", rf"\1{_PAGE_FONTS}", text)
+    light, dark = (
+        "".join(f"--c{color[1:]}:{value};" for color, value in colors.items())
+        for colors in ({color: color for color in _DARK}, _DARK)
+    )
+    rules = f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return text.replace("<defs>", f"<style>{rules}</style><defs>", 1).encode()
 
 
 def figure_bytes(figure: Figure, kind: str = "png") -> bytes:
@@ -91,14 +125,14 @@ def confusion_figure(confusions: Mapping[str, NDArray[np.int64]], class_names: S
         shares = confusion / totals
         image = panel.imshow(shares, cmap=_COEFFICIENTS, norm=PowerNorm(0.3, 0, 1))
         errors = int(confusion.sum() - confusion.trace())
-        panel.set_title(f"{title}: {errors:,} errors of {int(confusion.sum()):,}")
-        panel.set_xlabel("taken for")
-        panel.set_ylabel("is")
+        panel.set_title(f"{title}: {count_of(errors, 'error')} in {int(confusion.sum()):,}")
+        panel.set_xlabel("predicted")
+        panel.set_ylabel("true")
         _class_ticks(panel, class_names)
         texts = np.where(confusion > 0, confusion.astype(str), "")
-        _write_cells(panel, texts, light=shares < 0.15)
+        _write_cells(panel, texts, light=shares < 0.15, ink=_ON_LIGHT)
     if image is not None:
-        figure.colorbar(image, ax=list(panels), label="share of the class's images", shrink=0.8)
+        _colorbar(figure, image, list(panels), "share of the class's images")
     return figure
 
 
@@ -112,13 +146,16 @@ def image_correlations_figure(correlations: Array, labels: NDArray[np.int64], cl
         class_names: in the order of the classes.
     """
     n = len(labels)
-    figure = Figure(figsize=(5.6, 4.9), layout="constrained")
+    figure = Figure(figsize=(4.3, 4.9), layout="constrained")
     panel = figure.subplots()
     hidden = np.triu(np.ones((n, n), bool), 1)
     image = panel.imshow(_masked(correlations, hidden), cmap=_correlation_map(), vmin=-1, vmax=1)
     panel.spines[:].set_visible(False)
     panel.set_xlabel("training image, in this order")
     panel.set_ylabel("training image")
+    shown = np.unique(np.linspace(0, n - 1, min(n, 6)).round().astype(int))
+    panel.set_xticks(shown, [f"{k + 1}" for k in shown])
+    panel.set_yticks(shown, [f"{k + 1}" for k in shown])
     edges = np.flatnonzero(np.diff(labels)) + 0.5
     in_order = bool((np.diff(labels) >= 0).all()) and n > 1
     if in_order:
@@ -134,7 +171,7 @@ def image_correlations_figure(correlations: Array, labels: NDArray[np.int64], cl
         panel.set_ylabel("class")
     panel.set_xlim(-0.5, n - 0.5)
     panel.set_ylim(n - 0.5, -0.5)
-    figure.colorbar(image, ax=panel, label="correlation of ground-truth columns", shrink=0.85)
+    _colorbar(figure, image, [panel], "correlation of ground-truth columns")
     return figure
 
 
@@ -160,7 +197,7 @@ def class_correlations_figure(
     _class_ticks(panel, class_names)
     texts = np.array([["–" if np.isnan(value) else _short(value) for value in row] for row in correlations])
     _write_cells(panel, np.where(hidden, "", texts), light=np.abs(np.nan_to_num(correlations)) > 0.6)
-    figure.colorbar(image, ax=panel, label="mean correlation", shrink=0.85)
+    _colorbar(figure, image, [panel], "mean correlation")
     return figure
 
 
@@ -184,17 +221,17 @@ def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Fi
         if k >= classes:
             panel.set_axis_off()
             continue
-        panel.axvspan(k - 0.4, k + 0.4, color="#f0f0f0", linewidth=0)
+        panel.axvspan(k - 0.4, k + 0.4, color=_SHADE, linewidth=0)
         panel.plot(where, dynamic[k], color=DYNAMIC, marker="o", markersize=3.2, linewidth=1.2, label="dynamic")
         panel.plot(where, fast[k], color=FAST, marker="s", markersize=2.8, linewidth=1.2, linestyle="--", label="fast")
-        panel.set_title(f"is {class_names[k]}")
+        panel.set_title(f"true: {class_names[k]}")
         panel.set_ylim(-0.03, 1.03)
         panel.grid(axis="y")
         panel.set_axisbelow(True)
         _thin_ticks(panel, class_names, most=10)
         panel.tick_params(labelbottom=k + columns >= classes)
     figure.supylabel("mean length", fontsize=8)
-    figure.supxlabel("class capsule", fontsize=8)
+    figure.supxlabel("class capsule, the longest is predicted", fontsize=8)
     handles, names = panels.flat[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=2)
     return figure
@@ -213,8 +250,8 @@ def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
     high = max(edges[-1] for edges, _ in histograms.values())
     for panel, (title, (edges, shares)) in zip(panels, histograms.items(), strict=True):
         iterations = len(shares)
-        # Read in the dark and in gray: the last is the darkest and widest.
-        colors = mpl.colormaps["viridis_r"](np.linspace(0.25, 0.95, iterations))
+        # The last is the strongest and widest.
+        colors = [(DYNAMIC, alpha) for alpha in np.linspace(0.35, 1, iterations)]
         for k, share in enumerate(shares):
             words = ": the start" if k == 0 else ": accumulated" if k == iterations - 1 else ""
             width = 1.0 + 0.8 * (k == iterations - 1)
@@ -254,7 +291,7 @@ def master_matrix_figure(values: Array, class_names: Sequence[str]) -> Figure:
     panel.set_yticks(range(classes), class_names)
     figure.colorbar(image, ax=panel, label="master coefficient", location="top", aspect=40, shrink=0.6)
     counts, edges = np.histogram(values, 40)
-    spread.stairs(counts / values.size, edges, fill=True, color="#4d5d7a")
+    spread.stairs(counts / values.size, edges, fill=True, color=_FAINT)
     spread.set_title("their spread")
     spread.set_xlabel("master coefficient")
     spread.set_ylabel("share, in 40 bins")
@@ -314,11 +351,11 @@ def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
     whole = max(across + 1.0 + 0.06 * max(map(len, class_names)), 4.6)
     figure = Figure(figsize=(whole, down + 0.75), layout="constrained")
     panel = figure.subplots()
-    colors = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="white")
+    colors = mpl.colormaps[_COEFFICIENTS].with_extremes(bad="none")
     image = panel.imshow(mosaic, cmap=colors, norm=_coefficient_norm(maps), interpolation="nearest")
     panel.set_yticks(np.arange(classes) * (height + 1) + (height - 1) / 2, class_names)
-    shown = np.arange(0, types, 4 if types <= 40 else 8)
-    panel.set_xticks(shown * (width + 1) + (width - 1) / 2, [str(k) for k in shown])
+    shown = np.unique([0, *range(3 if types <= 40 else 7, types, 4 if types <= 40 else 8)])
+    panel.set_xticks(shown * (width + 1) + (width - 1) / 2, [str(k + 1) for k in shown])
     panel.tick_params(length=0)
     panel.spines[:].set_visible(False)
     panel.set_xlabel(f"capsule type; each cell is the {height}×{width} grid of positions")
@@ -358,7 +395,12 @@ def procedure_figure(
         )
         drawn = rows.imshow(normalized[k], aspect="auto", cmap=_COEFFICIENTS, norm=norm, interpolation="nearest")
         sums.set_ylabel(f"images of {class_names[k]}")
-        sums.set_title(f"{int(counts[k]):,} matrices added up", fontsize=7, fontweight="normal", pad=3)
+        sums.set_title(
+            f"{int(counts[k]):,} {'matrix' if counts[k] == 1 else 'matrices'} added up",
+            fontsize=7,
+            fontweight="normal",
+            pad=3,
+        )
         for panel in (sums, rows):
             panel.set_xticks([])
             panel.set_yticks([])
@@ -390,7 +432,7 @@ def procedure_figure(
 @_styled
 def examples_figure(
     images: Array,
-    reconstructions: Array,
+    reconstructions: Array | None,
     lengths: Lengths,
     class_names: Sequence[str],
 ) -> Figure:
@@ -398,23 +440,25 @@ def examples_figure(
 
     Args:
         images: ``(n c h w)``.
-        reconstructions: from the longest capsule of dynamic and of fast routing ``(n 2 c h w)``.
+        reconstructions: from the longest capsule of dynamic and of fast routing ``(n 2 c h w)``; not drawn when None.
         lengths: of these images.
         class_names: in the order of the classes.
     """
     n = len(images)
     figure = Figure(figsize=(WIDTH, 1.02 * n + 0.75), layout="constrained")
-    panels = figure.subplots(n, 4, squeeze=False, width_ratios=(1, 1, 1, 5.2))
-    titles = ("image", "from dynamic", "from fast")
+    titles = ("image", "from dynamic", "from fast")[: 1 if reconstructions is None else 3]
+    panels = figure.subplots(n, len(titles) + 1, squeeze=False, width_ratios=(*[1] * len(titles), 5.2))
     for row in range(n):
-        for panel, picture, title in zip(panels[row], (images[row], *reconstructions[row]), titles, strict=False):
+        drawn = () if reconstructions is None else reconstructions[row]
+        for panel, picture, title in zip(panels[row], (images[row], *drawn), titles, strict=False):
             _draw(panel, picture)
             if row == 0:
                 panel.set_title(title)
-        _bars(panels[row, 3], lengths, row, class_names)
-        panels[row, 3].tick_params(labelbottom=row == n - 1)
-        panels[row, 3].set_ylabel(f"is {class_names[int(lengths.labels[row])]}")
-    _length_legend(figure, panels[0, 3])
+        bars = panels[row, -1]
+        _bars(bars, lengths, row, class_names)
+        bars.tick_params(labelbottom=row == n - 1)
+        bars.set_ylabel(f"true: {class_names[int(lengths.labels[row])]}")
+    _length_legend(figure, panels[0, -1])
     return figure
 
 
@@ -444,7 +488,7 @@ def disagreement_figure(images: Array, lengths: Lengths, class_names: Sequence[s
             class_names[int(number)]
             for number in (lengths.labels[k], lengths.dynamic[k].argmax(), lengths.fast[k].argmax())
         )
-        bars.set_title(f"is {label}: dynamic {before}, fast {after}", loc="left", fontweight="normal")
+        bars.set_title(f"true {label}: dynamic {before}, fast {after}", loc="left", fontweight="normal")
     _length_legend(figure, panels[0, 1])
     return figure
 
@@ -463,13 +507,15 @@ def variation_figure(
         marked: what the unchanged column is called.
     """
     rows, steps, _, height, width = pictures.shape
-    # One image with a pixel of white between its parts is sharper and smaller than hundreds of axes.
-    padded = np.pad(pictures, ((0, 0), (0, 0), (0, 0), (0, 1), (0, 1)), constant_values=1.0)
-    mosaic = padded.transpose(0, 3, 1, 4, 2).reshape(rows * (height + 1), steps * (width + 1), -1)[:-1, :-1]
-    inches = 0.42 * steps + 0.9
+    # One image with a transparent pixel between its parts is sharper and smaller than hundreds of axes.
+    colors = np.broadcast_to(np.clip(pictures, 0, 1), (rows, steps, 3, height, width))
+    opaque = np.concatenate([colors, np.ones((rows, steps, 1, height, width))], 2)
+    padded = np.pad(opaque, ((0, 0), (0, 0), (0, 0), (0, 1), (0, 1)))
+    mosaic = padded.transpose(0, 3, 1, 4, 2).reshape(rows * (height + 1), steps * (width + 1), 4)[:-1, :-1]
+    inches = 0.5 * steps + 0.9
     figure = Figure(figsize=(inches, (inches - 0.9) * mosaic.shape[0] / mosaic.shape[1] + 0.65), layout="constrained")
     panel = figure.subplots()
-    panel.imshow(_colors(mosaic), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    panel.imshow(mosaic, interpolation="nearest")
     names = [marked if offset == 0 else f"{offset:+.2f}".replace("-", "−") for offset in offsets]
     panel.set_xticks(np.arange(steps) * (width + 1) + (width - 1) / 2, names, fontsize=7)
     panel.set_yticks(np.arange(rows) * (height + 1) + (height - 1) / 2, row_names, fontsize=7)
@@ -534,7 +580,7 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
     layers = [f"{j}×{e} masked", *map(str, config.decoder), f"{config.height}×{config.width}×{c}"]
     shown = " → ".join(layers)
     panel.add_patch(
-        FancyBboxPatch((30.0, 1.6), 66.0, 5.0, boxstyle="round,pad=0.2,rounding_size=0.8", fc="#f4f4f4", ec=_LINE)
+        FancyBboxPatch((30.0, 1.6), 66.0, 5.0, boxstyle="round,pad=0.2,rounding_size=0.8", fc=_SHADE, ec=_LINE)
     )
     panel.text(63.0, 4.1, f"decoder, in training only: {shown}", ha="center", va="center", fontsize=7.5)
     panel.add_patch(_plain_arrow((77.8, 10.4), (77.8, 7.4), _FAINT))
@@ -598,7 +644,7 @@ def _bars(panel: Axes, lengths: Lengths, number: int, class_names: Sequence[str]
     """Draw both sets of lengths of one image, the true class shaded."""
     where = np.arange(len(class_names))
     truth = int(lengths.labels[number])
-    panel.axvspan(truth - 0.5, truth + 0.5, color="#eeeeee", linewidth=0)
+    panel.axvspan(truth - 0.5, truth + 0.5, color=_SHADE, linewidth=0)
     panel.bar(where - 0.2, lengths.dynamic[number], 0.38, color=DYNAMIC, label="dynamic")
     panel.bar(where + 0.2, lengths.fast[number], 0.38, color=FAST, label="fast")
     panel.set_ylim(0, 1)
@@ -627,9 +673,24 @@ def _colors(picture: Array) -> Array:
 
 
 def _square_panels(count: int, classes: int) -> tuple[Figure, list[Axes]]:
-    side = max(3.4, 0.4 * classes) if count > 1 else max(4.4, 0.46 * classes)
-    figure = Figure(figsize=(side * count + 0.8, side + 0.4), layout="constrained")
+    # A heat map of ten classes fits on a phone.
+    side = max(3.7, 0.4 * classes) if count > 1 else max(4.3, 0.42 * classes)
+    figure = Figure(figsize=(side * count, side + 0.6), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _colorbar(figure: Figure, image: Any, panels: list[Axes], label: str) -> None:
+    bar = figure.colorbar(image, ax=panels, label=label, location="bottom", aspect=40, shrink=0.7, pad=0.02)
+    bar.outline.set_visible(False)
+    if isinstance(image.norm, PowerNorm):
+        bar.set_ticks([0, 0.01, 0.1, 0.5, 1])
+    bar.formatter = FuncFormatter(lambda value, _: f"{value:z.3g}".replace("-", "−"))
+    bar.update_ticks()
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 error``, ``1,204 errors``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _short(value: float) -> str:
@@ -638,7 +699,10 @@ def _short(value: float) -> str:
 
 
 def _correlation_map() -> mpl.colors.Colormap:
-    return mpl.colormaps[_CORRELATIONS].with_extremes(bad="white")
+    """Return red for positive and blue for negative, the weaker the more transparent: right on white and on black."""
+    strength = np.linspace(-1, 1, 255)
+    colors = np.array([mpl.colors.to_rgba("#b2182b" if value > 0 else "#2166ac", abs(value)) for value in strength])
+    return ListedColormap(colors).with_extremes(bad="none")
 
 
 def _coefficient_norm(values: Array) -> Normalize:
@@ -669,12 +733,12 @@ def _thin_ticks(panel: Axes, names: Sequence[str], most: int) -> None:
     panel.tick_params(axis="x", length=0)
 
 
-def _write_cells(panel: Axes, texts: NDArray[np.str_], light: NDArray[np.bool_]) -> None:
+def _write_cells(panel: Axes, texts: NDArray[np.str_], light: NDArray[np.bool_], ink: str = _INK) -> None:
     """Write numbers into the cells of a matrix that is not too large for them."""
     if len(texts) > 20:
         return
     for (row, column), text in _cells(texts):
-        color = "white" if light[row, column] else _INK
+        color = _ON_COLOR if light[row, column] else ink
         panel.text(column, row, text, ha="center", va="center", fontsize=7.5 if len(texts) <= 12 else 6, color=color)
 
 

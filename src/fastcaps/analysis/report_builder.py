@@ -1,8 +1,9 @@
 """Compute the numbers and figures of a report: the paper's sections on dynamic and on master coefficients."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from fastcaps.analysis.report_data import (
     Dimensions,
     Disagreements,
     Examples,
+    Finding,
     FirstImages,
     HighestOther,
     HighestPosition,
@@ -30,6 +32,7 @@ from fastcaps.analysis.report_data import (
     Pair,
     PositionRange,
     Positions,
+    Reconstructions,
     ReportData,
     ShownDimensions,
     Spread,
@@ -41,6 +44,7 @@ from fastcaps.analysis.report_data import (
 )
 from fastcaps.analysis.results import Evaluation
 from fastcaps.analysis.training_pass import TrainingPass
+from fastcaps.data.registry import SETS
 from fastcaps.functional import get_normalization
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet
@@ -50,6 +54,9 @@ from fastcaps.nn.config import CapsNetConfig
 OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))
 # Numbers of images that change class and are drawn, and whose lengths are listed.
 _DRAWN, _LISTED = 16, 1000
+# Below these a figure shows nothing: the standard deviation of coefficients, the range of a map as a part of the
+# highest coefficient, and differences of reconstructions between classes and along a row as parts of the images'.
+_FLAT, _EVEN, _ALIKE, _UNSEEN = 0.005, 0.05, 0.25, 0.2
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,10 @@ def build_report(
         raise ValueError(f"examples are {numbers}, expected numbers of test images from 0 to {len(lengths.labels) - 1}")
     figures: dict[str, Figure] = {"architecture": draw.architecture_figure(config)}
     with_master = training.correlations.with_columns(master.values.numpy())
+    drawn = _DrawnImages.of(model, measured)
+    reconstructions = drawn.differences()
     report = ReportData(
+        finding=_finding(evaluation, config),
         network=_network(config),
         training=TrainingImages(int(training.counts.sum()), training.counts),
         evaluation=evaluation,
@@ -117,19 +127,34 @@ def build_report(
         compared=None if compared is None else _compared_spread(compared),
         master=_master_matrix(master, config, figures),
         positions=_positions(master, training, config, figures),
-        examples=_examples(model, master, measured, examples, figures),
+        examples=_examples(model, master, measured, examples, figures, with_drawn=reconstructions.differ),
         tuning=_tuning(lengths, names, figures),
         disagreements=_disagreements(measured, names, figures),
-        dimensions=_dimensions(model, measured, int(lengths.labels[examples[0]]), figures),
+        reconstructions=reconstructions,
+        dimensions=_dimensions(drawn, reconstructions, int(lengths.labels[examples[0]]), figures),
         figures=figures,
     )
-    figures["master_correlations"] = draw.class_correlations_figure(
-        with_master, names, symmetric=False, labels=("master column", "images of class")
-    )
-    figures["coefficients"] = _histograms(training, config, compared)
-    confusions = {"dynamic": evaluation.dynamic.confusion, "fast": evaluation.fast.confusion}
-    figures["confusion"] = draw.confusion_figure(confusions, names)
+    if np.isfinite(with_master).any():
+        figures["master_correlations"] = draw.class_correlations_figure(
+            with_master, names, symmetric=False, labels=("master column", "images of class")
+        )
+    if np.count_nonzero(training.histogram.counts[-1]) > 1 or compared is not None:
+        figures["coefficients"] = _histograms(training, config, compared)
+    if evaluation.dynamic.errors or evaluation.fast.errors:
+        confusions = {"dynamic": evaluation.dynamic.confusion, "fast": evaluation.fast.confusion}
+        figures["confusion"] = draw.confusion_figure(confusions, names)
     return report
+
+
+def _finding(evaluation: Evaluation, config: CapsNetConfig) -> Finding:
+    data = evaluation.data or "a data set"
+    title = SETS[data].title if data in SETS else data
+    speeds = [variant.images_per_second for variant in (evaluation.fast, evaluation.dynamic)]
+    speedup = speeds[0] / speeds[1] if speeds[0] and speeds[1] else None
+    return Finding(
+        title=f"{title}: a capsule network with {get_normalization(config.normalization).title} routing",
+        speedup=None if speedup is None else rounded_number(speedup),
+    )
 
 
 def _network(config: CapsNetConfig) -> dict[str, Any]:
@@ -152,7 +177,8 @@ def _first_images(
     labels = labels[order]
     pairs = np.tril(np.isfinite(correlations), -1)
     same = labels[:, None] == labels[None]
-    figures["image_correlations"] = draw.image_correlations_figure(correlations, labels, names)
+    if np.isfinite(correlations[pairs]).any():
+        figures["image_correlations"] = draw.image_correlations_figure(correlations, labels, names)
     return FirstImages(
         images=len(labels),
         sorted_by_class=sort_by_class,
@@ -168,7 +194,8 @@ def _first_images(
 def _class_correlations(training: TrainingPass, names: tuple[str, ...], figures: dict[str, Figure]) -> Correlations:
     """Correlate classes (analysis 2)."""
     correlations = training.correlations.between_classes()
-    figures["class_correlations"] = draw.class_correlations_figure(correlations, names, symmetric=True)
+    if np.isfinite(correlations).any():
+        figures["class_correlations"] = draw.class_correlations_figure(correlations, names, symmetric=True)
     return _correlations(correlations, names, training.correlations.constant)
 
 
@@ -254,10 +281,12 @@ def _master_matrix(master: MasterCoefficients, config: CapsNetConfig, figures: d
         normalized = normalized_containers(master.containers, master)  # (j, i, j)
         reduced = normalized.diagonal(axis1=0, axis2=2)  # (i, j)
         is_reduction = bool(np.allclose(values, reduced, atol=1e-6))
-        figures["procedure"] = draw.procedure_figure(
-            master.containers.numpy(), normalized, values, master.counts.numpy(), names
-        )
-    figures["master_matrix"] = draw.master_matrix_figure(values, names)
+        if values.std() > _FLAT:
+            figures["procedure"] = draw.procedure_figure(
+                master.containers.numpy(), normalized, values, master.counts.numpy(), names
+            )
+    if values.std() > _FLAT:
+        figures["master_matrix"] = draw.master_matrix_figure(values, names)
     # Near the bounds, where coefficients start at the upper one; otherwise half and twice the start.
     start = get_normalization(config.normalization).start(config.classes)
     low, high = (0.1, 0.9) if start == 1 else (0.5 * start, 2 * start)
@@ -281,12 +310,16 @@ def _positions(
     names = config.class_names
     maps = by_position(master.values.numpy(), config)  # (j, types, height, width)
     means = maps.mean(1)  # (j, height, width)
-    figures["positions"] = draw.position_figure(maps, training.mean_images, names)
-    figures["types"] = draw.types_figure(maps, names)
     places = [np.unravel_index(int(one.argmax()), one.shape) for one in means]
     ranges = means.max((1, 2)) - means.min((1, 2))
     least, most = int(ranges.argmin()), int(ranges.argmax())
+    bound = _EVEN * float(maps.max())
+    if ranges[most] > bound:
+        figures["positions"] = draw.position_figure(maps, training.mean_images, names)
+    if maps.std() > _FLAT:
+        figures["types"] = draw.types_figure(maps, names)
     return Positions(
+        bound=rounded_number(bound),
         means=rounded(means),
         highest=tuple(
             HighestPosition(name, int(row) + 1, int(column) + 1, rounded_number(one.max()))
@@ -303,16 +336,19 @@ def _examples(
     measured: Measurements,
     examples: Sequence[int],
     figures: dict[str, Figure],
+    *,
+    with_drawn: bool,
 ) -> Examples:
-    """Show the lengths and reconstructions of single images (analysis 4)."""
+    """Show the lengths of single images, and their reconstructions where these differ (analysis 4)."""
     names, numbers = model.config.class_names, list(examples)
     images = measured.test_images(torch.tensor(numbers)).to(model.routing.weight.device)
     fast = fold(model, master)
-    reconstructions = [network.reconstruct(network(images).capsules) for network in (model, fast)]
+    networks = (model, fast) if with_drawn else ()
+    reconstructions = [network.reconstruct(network(images).capsules).float().cpu().numpy() for network in networks]
     # Computed again rather than taken from all, so that lengths and pictures belong together.
     lengths = output_lengths(model, fast, [(images, torch.from_numpy(measured.lengths.labels[numbers]))])
     figures["examples"] = draw.examples_figure(
-        images.cpu().numpy(), torch.stack(reconstructions, 1).float().cpu().numpy(), lengths, names
+        images.cpu().numpy(), np.stack(reconstructions, 1) if reconstructions else None, lengths, names
     )
     return Examples(
         images=_image_lengths(lengths, numbers, names),
@@ -352,7 +388,7 @@ def _disagreements(measured: Measurements, names: tuple[str, ...], figures: dict
     listed, drawn = changed[:_LISTED], changed[:_DRAWN]
     before, after = lengths.dynamic.argmax(1)[changed], lengths.fast.argmax(1)[changed]
     labels = lengths.labels[changed]
-    if len(drawn):
+    if len(drawn) > 1:
         images = measured.test_images(torch.from_numpy(drawn)).cpu().numpy()
         figures["disagreements"] = draw.disagreement_figure(images, lengths.subset(drawn), names)
     return Disagreements(
@@ -361,43 +397,94 @@ def _disagreements(measured: Measurements, names: tuple[str, ...], figures: dict
         gained=int((after == labels).sum()),
         lost=int((before == labels).sum()),
         wrong_in_both=int(((before != labels) & (after != labels)).sum()),
-        drawn=len(drawn),
+        drawn=len(drawn) if "disagreements" in figures else 0,
         listed=len(listed),
         images=_image_lengths(lengths.subset(listed), listed.tolist(), names),
     )
 
 
-def _dimensions(model: CapsNet, measured: Measurements, wanted: int, figures: dict[str, Figure]) -> Dimensions:
+@dataclass(frozen=True)
+class _DrawnImages:
+    """The first correctly classified test image of each class, and what the decoder draws of its capsule.
+
+    Attributes:
+        names: of the classes that have one ``(b)``.
+        labels: their numbers ``(b)``.
+        numbers: of the test images ``(b)``.
+        images: ``(b c h w)``.
+        varied: reconstructions with one number of the capsule changed by each of `OFFSETS` ``(b e s c h w)``.
+    """
+
+    names: tuple[str, ...]
+    labels: list[int]
+    numbers: list[int]
+    images: NDArray[np.float64]
+    varied: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, model: CapsNet, measured: Measurements) -> Self:
+        lengths, device = measured.lengths, model.routing.weight.device
+        right = lengths.dynamic.argmax(1) == lengths.labels
+        labels = np.unique(lengths.labels[right])
+        names = tuple(model.config.class_names[label] for label in labels)
+        numbers = [int(np.flatnonzero(right & (lengths.labels == label))[0]) for label in labels]
+        if not numbers:
+            return cls(names, [], numbers, np.empty(0), np.empty(0))
+        images = measured.test_images(torch.tensor(numbers)).to(device)
+        varied = varied_reconstructions(model, model(images).capsules, torch.from_numpy(labels).to(device), OFFSETS)
+        return cls(names, labels.tolist(), numbers, images.double().cpu().numpy(), varied)
+
+    def differences(self) -> Reconstructions:
+        """Compare classes."""
+        classes = len(self.numbers)
+        if classes < 2:
+            return Reconstructions(classes, None, None, None, differ=False)
+        images, drawn = (_mean_difference(one) for one in (self.images, self.varied[:, 0, OFFSETS.index(0)]))
+        return Reconstructions(
+            classes=classes,
+            images=rounded_number(images),
+            drawn=rounded_number(drawn),
+            bound=rounded_number(_ALIKE * images),
+            differ=drawn > _ALIKE * images,
+        )
+
+
+def _mean_difference(images: NDArray[np.float64]) -> float:
+    """Return the root mean square difference of two images ``(b c h w)``, mean over all pairs."""
+    pairs = itertools.combinations(images, 2)
+    return float(np.mean([np.sqrt(np.square(one - other).mean()) for one, other in pairs]))
+
+
+def _dimensions(
+    drawn: _DrawnImages, reconstructions: Reconstructions, wanted: int, figures: dict[str, Figure]
+) -> Dimensions:
     """Vary each number of a class capsule (analysis 8), for the first correctly classified image of each class."""
-    names, lengths = model.config.class_names, measured.lengths
-    right = lengths.dynamic.argmax(1) == lengths.labels
-    labels = np.unique(lengths.labels[right])
-    if not len(labels):
-        return Dimensions(OFFSETS, ())
-    numbers = [int(np.flatnonzero(right & (lengths.labels == label))[0]) for label in labels]
-    device = model.routing.weight.device
-    capsules = model(measured.test_images(torch.tensor(numbers)).to(device)).capsules
-    images = varied_reconstructions(model, capsules, torch.from_numpy(labels).to(device), OFFSETS)  # (b, e, s, c, h, w)
+    if reconstructions.images is None:
+        return Dimensions(OFFSETS, None, ())
+    bound = _UNSEEN * reconstructions.images
+    images = drawn.varied  # (b, e, s, c, h, w)
     effects = np.sqrt(np.square(images[:, :, -1] - images[:, :, 0]).mean((2, 3, 4)))  # (b, e)
     strongest = effects.argmax(1)
     classes = tuple(
-        ClassDimensions(names[label], numbers[k], int(strongest[k]) + 1, rounded(effects[k]))
-        for k, label in enumerate(labels)
+        ClassDimensions(name, drawn.numbers[k], int(strongest[k]) + 1, rounded(effects[k]))
+        for k, name in enumerate(drawn.names)
     )
-    shown = labels.tolist().index(wanted) if wanted in labels else 0
-    figures["dimensions"] = draw.variation_figure(
-        images[shown], [str(k + 1) for k in range(images.shape[1])], OFFSETS, "number of the capsule"
-    )
-    figures["strongest_dimensions"] = draw.variation_figure(
-        images[np.arange(len(numbers)), strongest],
-        [f"{one.name}, number {one.strongest}" for one in classes],
-        OFFSETS,
-        "class",
-    )
-    return Dimensions(OFFSETS, classes, _shown_dimensions(classes[shown], effects[shown]))
+    shown = drawn.labels.index(wanted) if wanted in drawn.labels else 0
+    if effects[shown].max() > bound:
+        figures["dimensions"] = draw.variation_figure(
+            images[shown], [str(k + 1) for k in range(images.shape[1])], OFFSETS, "number of the capsule"
+        )
+    if effects.max() > bound:
+        figures["strongest_dimensions"] = draw.variation_figure(
+            images[np.arange(len(classes)), strongest],
+            [f"{one.name}, number {one.strongest}" for one in classes],
+            OFFSETS,
+            "class",
+        )
+    return Dimensions(OFFSETS, rounded_number(bound), classes, _shown_dimensions(classes[shown], effects[shown], bound))
 
 
-def _shown_dimensions(shown: ClassDimensions, effects: NDArray[np.float64]) -> ShownDimensions:
+def _shown_dimensions(shown: ClassDimensions, effects: NDArray[np.float64], bound: float) -> ShownDimensions:
     return ShownDimensions(
         name=shown.name,
         test_image=shown.test_image,
@@ -405,6 +492,7 @@ def _shown_dimensions(shown: ClassDimensions, effects: NDArray[np.float64]) -> S
         largest_effect=rounded_number(effects.max()),
         weakest=int(effects.argmin()) + 1,
         smallest_effect=rounded_number(effects.min()),
+        visible=int((effects > bound).sum()),
     )
 
 

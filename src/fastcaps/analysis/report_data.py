@@ -39,6 +39,20 @@ class ReportSettings:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What a report says first.
+
+    Attributes:
+        title: data set and network.
+        speedup: images per second with fast routing, as a multiple of those with dynamic routing; None where speeds
+            were not measured.
+    """
+
+    title: str
+    speedup: float | None
+
+
+@dataclass(frozen=True)
 class TrainingImages:
     """Number of training images, and per class."""
 
@@ -160,8 +174,12 @@ class PositionRange:
 
 @dataclass(frozen=True)
 class Positions:
-    """Mean master coefficients per class and position ``(j h w)``."""
+    """Mean master coefficients per class and position ``(j h w)``.
 
+    Positions tell something where the map of a class varies by more than `bound`.
+    """
+
+    bound: float | None
     means: Numbers
     highest: tuple[HighestPosition, ...]
     least_varied: PositionRange
@@ -253,13 +271,38 @@ class ShownDimensions:
     largest_effect: float | None
     weakest: int
     smallest_effect: float | None
+    visible: int
+
+
+@dataclass(frozen=True)
+class Reconstructions:
+    """How much the decoder tells classes apart: root mean square differences between two classes, mean over all pairs.
+
+    Attributes:
+        classes: number of classes with a correctly classified test image; the first one of each is compared.
+        images: difference of the images.
+        drawn: difference of their reconstructions.
+        bound: smallest difference of reconstructions that shows something: a quarter of that of the images.
+        differ: whether the reconstructions differ by more.
+    """
+
+    classes: int
+    images: float | None
+    drawn: float | None
+    bound: float | None
+    differ: bool
 
 
 @dataclass(frozen=True)
 class Dimensions:
-    """What the numbers of class capsules mean."""
+    """What the numbers of class capsules mean.
+
+    An effect is the root mean square difference of the reconstructions at the ends of a row. It is visible above
+    `bound`, a fifth of the difference between images of two classes.
+    """
 
     offsets: tuple[float, ...]
+    bound: float | None
     classes: tuple[ClassDimensions, ...]
     shown: ShownDimensions | None = json_field(omit_none=True)
 
@@ -269,6 +312,7 @@ class ReportData(Result):
     """All numbers and figures of a report.
 
     Attributes:
+        finding: what the report says first.
         run: name of the run; None for a bare module, like the settings.
         settings: what decides the report.
         network: configuration and sizes.
@@ -284,10 +328,12 @@ class ReportData(Result):
         examples: single test images.
         tuning: lengths averaged per class.
         disagreements: images that change class.
+        reconstructions: how much the decoder tells classes apart.
         dimensions: what the numbers of a class capsule mean.
         figures: matplotlib figures by name.
     """
 
+    finding: Finding
     run: str | None = json_field(omit_none=True)
     settings: ReportSettings | None = json_field(omit_none=True)
     network: Mapping[str, Any]
@@ -303,6 +349,7 @@ class ReportData(Result):
     examples: Examples
     tuning: Tuning
     disagreements: Disagreements
+    reconstructions: Reconstructions
     dimensions: Dimensions
     figures: Mapping[str, Any] = json_field(omit=True, default_factory=dict)
 

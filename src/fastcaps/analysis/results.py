@@ -28,6 +28,10 @@ def note_sentences(images_note: str | None) -> list[str]:
     return [] if images_note is None else [f"Mind that {images_note}."]
 
 
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
 def _no_labels() -> NDArray[np.int64]:
     return np.empty(0, np.int64)
 
@@ -55,11 +59,12 @@ class Comparison:
     def sentence(self, name: str) -> str:
         """Say what the test says of fast routing beside something else of this name."""
         points = 100 * self.difference
-        counts = f"+{self.gained} −{self.lost} answers, McNemar p = {self.p_value:.2g}"
+        p_value = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.2g}"
+        counts = f"{_signed(points)} points, +{self.gained} −{self.lost} answers, McNemar {p_value}"
         if self.p_value >= 0.05:
-            return f"Fast routing can't be told from {name} ({points:+.2f} points, {counts})."
+            return f"Fast routing can't be told from {name} ({counts})."
         word = "better" if points > 0 else "worse"
-        return f"Fast routing is {word} than {name} ({points:+.2f} points, {counts})."
+        return f"Fast routing is {word} than {name} ({counts})."
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -192,8 +197,9 @@ class Evaluation(Result):
         change = self.fast.against_dynamic
         if change is None:
             return f"{speed}."
-        words = f"{change.changed} of {self.images:,} answers change, {change.gained} for the better"
-        return f"{speed}; {words} and {change.lost} for the worse. {self.compare_with_uniform()}"
+        words = f"{change.changed:,} of {self.images:,} answers {'changes' if change.changed == 1 else 'change'}"
+        words += f", {change.gained:,} for the better"
+        return f"{speed}; {words} and {change.lost:,} for the worse. {self.compare_with_uniform()}"
 
     def compare_with_uniform(self) -> str:
         """Say what master coefficients are good for: fast routing beside no routing at all."""

@@ -228,6 +228,12 @@ def _openvino(onnx: Engine, threads: int) -> Engine:
     return replace(onnx, run=run, shares=None)
 
 
+def stored_engine(file: Path, threads: int) -> Engine:
+    """Return an exported file in ONNX Runtime as an engine; what its layers take is not known."""
+    content = file.read_bytes()
+    return Engine(Session(content, threads).run, len(content), None, 0)
+
+
 def _count(network: nn.Module, config: CapsNetConfig) -> int:
     """Multiply-adds per image of the convolutions and matrix products, from the shapes they see."""
     counts: list[int] = []

@@ -78,6 +78,7 @@ class NamedSet:
 
     Attributes:
         name: of the set.
+        title: name in texts.
         train: number of training images.
         test: number of test images.
         image_shape: ``(c, h, w)`` of an image as it is stored.
@@ -91,6 +92,7 @@ class NamedSet:
     """
 
     name: str
+    title: str
     train: int
     test: int
     image_shape: tuple[int, int, int]
@@ -240,10 +242,11 @@ _BACKGROUND_FILES = Files(
 SETS: dict[str, NamedSet] = {
     entry.name: entry
     for entry in (
-        NamedSet("mnist", 60_000, 10_000, (1, 28, 28), _DIGITS, _MNIST_FILES, training={"epochs": 10}),
+        NamedSet("mnist", "MNIST", 60_000, 10_000, (1, 28, 28), _DIGITS, _MNIST_FILES, training={"epochs": 10}),
         # Clothes fill their image, so they shift by 1; mirrored clothes are clothes.
         NamedSet(
             "fashion_mnist",
+            "Fashion-MNIST",
             60_000,
             10_000,
             (1, 28, 28),
@@ -254,6 +257,7 @@ SETS: dict[str, NamedSet] = {
         ),
         NamedSet(
             "cifar10",
+            "CIFAR-10",
             50_000,
             10_000,
             (3, 32, 32),
@@ -266,6 +270,7 @@ SETS: dict[str, NamedSet] = {
         ),
         NamedSet(
             "rotated_mnist",
+            "rotated MNIST",
             12_000,
             50_000,
             (1, 28, 28),
@@ -277,6 +282,7 @@ SETS: dict[str, NamedSet] = {
         # A black border would show by how much a background was shifted, so the edge is repeated.
         NamedSet(
             "background_mnist",
+            "background MNIST",
             12_000,
             50_000,
             (1, 28, 28),
@@ -287,7 +293,7 @@ SETS: dict[str, NamedSet] = {
             background=None,
             training={"epochs": 20},
         ),
-        NamedSet("digits", 1_437, 360, (1, 28, 28), _DIGITS, training={"epochs": 10}),
+        NamedSet("digits", "Digits of scikit-learn", 1_437, 360, (1, 28, 28), _DIGITS, training={"epochs": 10}),
     )
 }
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastcaps.workflows.analysis import AnalysisResult, analyze
     from fastcaps.workflows.benchmark import bench
     from fastcaps.workflows.compression import compress
+    from fastcaps.workflows.demo import compare_bundled, demonstrate
     from fastcaps.workflows.diagnosis import Diagnosis, doctor
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.exporting import export
@@ -41,6 +42,8 @@ __all__ = [
     "bench",
     "doctor",
     "Diagnosis",
+    "compare_bundled",
+    "demonstrate",
     "ReproductionResult",
     "reproduction_status",
     "ReproductionStatus",
@@ -57,6 +60,7 @@ _MODULES = {
     "benchmark": ["bench"],
     "compression": ["compress"],
     "diagnosis": ["doctor", "Diagnosis"],
+    "demo": ["compare_bundled", "demonstrate"],
     "evaluation": ["evaluate"],
     "exporting": ["export"],
     "prediction": ["predict", "Predictions"],

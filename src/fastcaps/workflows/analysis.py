@@ -8,7 +8,7 @@ from fastcaps._files import json_bytes, write_atomically
 from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table
 from fastcaps.analysis.capsules import Lengths, output_lengths
-from fastcaps.analysis.figures import figure_bytes
+from fastcaps.analysis.figures import figure_bytes, page_svg
 from fastcaps.analysis.report import report_page
 from fastcaps.analysis.report_builder import ComparedRun, Measurements, build_report
 from fastcaps.analysis.report_data import ReportData, ReportSettings
@@ -134,7 +134,7 @@ def analyze(
         )
         settings = ReportSettings(execution.command, limit, weights_hash(model), master.values_hash, data.fingerprint)
         report = replace(report, run=run_name(run), settings=settings)
-        page = report_page(report, {name: figure_bytes(figure) for name, figure in report.figures.items()})
+        page = report_page(report, {name: page_svg(figure) for name, figure in report.figures.items()})
         files = {task.folder / "analysis.json": json_bytes(report.to_dict()), task.folder / "index.html": page.encode()}
         write_atomically(files)
         return AnalysisResult(task.folder, evaluation, report)
