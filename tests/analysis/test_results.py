@@ -41,7 +41,7 @@ def evaluation(difference: float = 0.03, p_value: float = 0.01, speed: float | N
     ("difference", "p_value", "words"),
     [
         (0.03, 0.01, "Fast routing is better than all coefficients 1, no routing at all (+3.00 points, +4 −1 answers"),
-        (-0.05, 0.01, "Fast routing is worse than all coefficients 1, no routing at all (-5.00 points"),
+        (-0.05, 0.01, "Fast routing is worse than all coefficients 1, no routing at all (−5.00 points"),
         (0.03, 0.2, "Fast routing can't be told from all coefficients 1, no routing at all (+3.00 points"),
     ],
 )
