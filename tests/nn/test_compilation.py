@@ -63,3 +63,36 @@ def test_a_compiled_network_trains():
     network(images).lengths.square().sum().backward()
     for one, other in zip(compiled, network.routing.parameters(), strict=True):
         torch.testing.assert_close(one, other.grad, atol=1e-5, rtol=1e-3)
+
+
+def operators(graph):
+    """Operators of fastcaps in a graph."""
+    return {str(node.target) for node in graph.nodes if "fastcaps" in str(node.target)}
+
+
+@pytest.mark.parametrize("name", ["CapsNet", "FastCapsNet"])
+def test_compilers_get_the_fast_convolution_and_routing_and_exporters_do_not(name):
+    network, images, graphs = NETWORKS[name](), torch.rand(4, 1, 12, 12), []
+
+    def keep(module, inputs):
+        graphs.append(module.graph)
+        return module.forward
+
+    before = capsules(network(images))
+    with torch.no_grad():
+        compiled = torch.compile(network, backend=keep, fullgraph=True)(images)
+    torch.testing.assert_close(capsules(compiled), before, atol=1e-5, rtol=1e-4)
+    found = set.union(*map(operators, graphs))
+    assert any("conv2d" in operator for operator in found)
+    assert any("route_capsules" in operator for operator in found) == (name == "CapsNet")
+    dynamic = ({0: torch.export.Dim("batch")},)
+    assert not operators(torch.export.export(network, (images,), dynamic_shapes=dynamic).graph)
+
+
+def test_the_gradient_of_the_compiled_convolution():
+    network, images = capsnet(), torch.rand(4, 1, 12, 12)
+    weight = network.primary.conv.weight
+    torch.compile(network, backend="aot_eager")(images).lengths.square().sum().backward()
+    compiled, weight.grad = weight.grad, None
+    network(images).lengths.square().sum().backward()
+    torch.testing.assert_close(compiled, weight.grad, atol=1e-6, rtol=1e-3)

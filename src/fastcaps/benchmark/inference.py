@@ -49,10 +49,10 @@ class Settings:
     config: CapsNetConfig = field(default_factory=CapsNetConfig.mnist)
     compressed: Size | None = None
     batches: tuple[int, ...] = (1, 8, 32, 128)
-    repetitions: int = 9
-    least: float = 0.1
-    budget: float = 1.0
-    memory: bool = True
+    repetitions: int = 7
+    least: float = 0.05
+    budget: float = 0.5
+    memory: bool = False
     growth: dict[str, tuple[int, ...]] = field(
         default_factory=lambda: {
             "lower capsules": (1152, 4 * 1152, 16 * 1152),

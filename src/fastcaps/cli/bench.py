@@ -24,9 +24,12 @@ def bench(
     check_images: Annotated[
         int | None, typer.Option(min=1, help="Number of test images of RUN to compare the engines' answers on.")
     ] = None,
-    repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine (default: 9).")] = None,
+    repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine (default: 7).")] = None,
     memory: Annotated[
-        bool | None, typer.Option("--memory/--no-memory", help="Peaks of memory (default: not with --quick).")
+        bool | None,
+        typer.Option(
+            "--memory/--no-memory", help="Peaks of memory, in processes of their own; takes some minutes more."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A tiny network, one turn: shows that it works, not how fast.")

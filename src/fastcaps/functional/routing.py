@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fastcaps._compiling import is_compiled
 from fastcaps.functional._deprecated import accept_bounds
 from fastcaps.functional._eager import is_eager
-from fastcaps.functional.normalizations import Normalization, get_normalization
+from fastcaps.functional.normalizations import MaxMin, Normalization, get_normalization
 from fastcaps.functional.squashing import squash, squash_gradient
 
 # Votes, or without them coefficients, computed at a time by `route_capsules`: few enough for a processor's outer cache.
@@ -142,12 +143,36 @@ def route_capsules(
     _check_capsules(lower_capsules, weight)
     _check_bias(bias, weight.shape[2:], weight)
     settings = _settings(iterations, normalization)
+    needs_gradient = torch.is_grad_enabled() and (
+        lower_capsules.requires_grad or weight.requires_grad or _requires_grad(bias)
+    )
+    bounds = settings.normalization
+    if is_compiled(lower_capsules) and not needs_gradient and isinstance(bounds, MaxMin):
+        return RoutingOutput(*_compiled_routing(lower_capsules, weight, bias, iterations, bounds.lower, bounds.upper))
     if not (is_eager(lower_capsules) and is_eager(weight)):
         return _plain_trace(prediction_vectors(lower_capsules, weight), bias, settings)[-1]
-    if torch.is_grad_enabled() and (lower_capsules.requires_grad or weight.requires_grad or _requires_grad(bias)):
+    if needs_gradient:
         return _output(*_RouteCapsules.apply(lower_capsules, weight, bias, settings))  # type: ignore[no-untyped-call]
     steps = [_iterate(votes, bias, settings)[-1] for _, votes in _pieces(lower_capsules, weight)]
     return _output(*_joined(steps, lower_capsules, weight))
+
+
+@torch.library.custom_op("fastcaps::route_capsules", mutates_args=())
+def _compiled_routing(
+    lower_capsules: Tensor, weight: Tensor, bias: Tensor | None, iterations: int, lower: float, upper: float
+) -> tuple[Tensor, Tensor]:
+    """Route with Max-Min, without gradient, as one operator for ``torch.compile``, which would hold all votes."""
+    with torch.no_grad():
+        output = route_capsules(lower_capsules, weight, iterations, MaxMin(lower, upper), bias=bias)
+    return output.capsules.contiguous(), output.coefficients.contiguous()
+
+
+@_compiled_routing.register_fake
+def _(
+    lower_capsules: Tensor, weight: Tensor, bias: Tensor | None, iterations: int, lower: float, upper: float
+) -> tuple[Tensor, Tensor]:
+    (b, i, _), (_, _, j, e) = lower_capsules.shape, weight.shape
+    return lower_capsules.new_empty(b, j, e), lower_capsules.new_empty(b, i, j)
 
 
 @accept_bounds(2)

@@ -1,6 +1,16 @@
 """Fast convolutions for processors: Winograd's method, im2col, and the choice between them."""
 
-from fastcaps.kernels.convolution import FastConvolution, is_plain
+from fastcaps.kernels.compiled import compiled_conv2d, compiled_conv2d_relu
+from fastcaps.kernels.convolution import FastConvolution, is_plain, is_simple
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_conv2d_relu, im2col_kernel
 
-__all__ = ["FastConvolution", "is_plain", "im2col_conv2d", "im2col_conv2d_relu", "im2col_kernel"]
+__all__ = [
+    "FastConvolution",
+    "is_plain",
+    "is_simple",
+    "compiled_conv2d",
+    "compiled_conv2d_relu",
+    "im2col_conv2d",
+    "im2col_conv2d_relu",
+    "im2col_kernel",
+]

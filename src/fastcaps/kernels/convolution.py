@@ -27,6 +27,12 @@ def is_plain(maps: Tensor) -> bool:
     )
 
 
+def is_simple(conv: nn.Conv2d) -> bool:
+    """Return whether a convolution has a square kernel, one stride, and no padding, dilation or groups."""
+    plain = type(conv) is nn.Conv2d and conv.padding in ((0, 0), "valid") and conv.dilation == (1, 1)
+    return plain and conv.groups == 1 and conv.stride[0] == conv.stride[1] and len(set(conv.kernel_size)) == 1
+
+
 class _Cached(NamedTuple):
     key: tuple[Any, ...]
     sample: Tensor
@@ -56,10 +62,14 @@ class FastConvolution:
         Returns:
             ``(b o h' w')``, in memory ``(b h' w' o)``.
         """
-        plain = type(conv) is nn.Conv2d and conv.padding in ((0, 0), "valid") and conv.dilation == (1, 1)
-        if not plain or conv.groups != 1 or conv.stride[0] != conv.stride[1] or len(set(conv.kernel_size)) > 1:
+        if not is_simple(conv):
             return None
-        weight, bias, stride = conv.weight, conv.bias, conv.stride[0]
+        return self.convolve(maps, conv.weight, conv.bias, conv.stride[0], always=always)
+
+    def convolve(
+        self, maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, *, always: bool = False
+    ) -> Tensor | None:
+        """Do the same for the weights ``(o c k k)``, bias ``(o)`` and stride of a convolution."""
         if not is_plain(weight) or weight.dtype != maps.dtype or maps.ndim != 4:
             return None
         needs = [tensor.requires_grad for tensor in (maps, weight, bias) if tensor is not None]

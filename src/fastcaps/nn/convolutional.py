@@ -7,8 +7,16 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from fastcaps._compiling import is_compiled
 from fastcaps.functional import squash
-from fastcaps.kernels import FastConvolution, im2col_conv2d_relu, is_plain
+from fastcaps.kernels import (
+    FastConvolution,
+    compiled_conv2d,
+    compiled_conv2d_relu,
+    im2col_conv2d_relu,
+    is_plain,
+    is_simple,
+)
 
 
 class Stem(nn.Module):
@@ -62,8 +70,11 @@ class Stem(nn.Module):
         if self.norm is not None:
             return torch.relu(self.norm(self.conv(maps)))
         # Patches side by side pay only where they are smaller than the result.
-        fits = self.conv.weight[0].numel() < len(self.conv.weight) and is_plain(maps)
-        if not fits or (maps.requires_grad and torch.is_grad_enabled()):
+        fits = self.conv.weight[0].numel() < len(self.conv.weight)
+        needs_gradient = torch.is_grad_enabled() and (maps.requires_grad or self.conv.weight.requires_grad)
+        if fits and is_compiled(maps) and not needs_gradient:
+            return compiled_conv2d_relu(maps, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
+        if not fits or not is_plain(maps) or (maps.requires_grad and torch.is_grad_enabled()):
             return torch.relu(self.conv(maps))
         return im2col_conv2d_relu(maps, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
 
@@ -79,7 +90,7 @@ class PrimaryCapsules(nn.Module):
         norm: BatchNorm behind it, or None.
         convolution: ``"direct"`` for ordinary convolution, ``"winograd"`` for `fastcaps.kernels.winograd`, or
             ``"auto"``, which for maps in float32 takes what is fastest (`choose_tile`), for few images without
-            gradient a product with all patches. Anything but eager execution (export, compilation, tracing) gets
+            gradient a product with all patches. Compilation gets the same as one operator; exporting and tracing get
             ordinary convolution.
     """
 
@@ -129,8 +140,11 @@ class PrimaryCapsules(nn.Module):
         if maps.ndim != 4:
             raise ValueError(f"maps have shape {tuple(maps.shape)}, expected (batch, {self.conv.in_channels}, h, w)")
         channels = None
+        always = self.convolution == "winograd"
         if self.convolution != "direct" and is_plain(maps):
-            channels = self._fast(maps, self.conv, always=self.convolution == "winograd")
+            channels = self._fast(maps, self.conv, always=always)
+        elif self.convolution != "direct" and is_compiled(maps) and is_simple(self.conv):
+            channels = compiled_conv2d(maps, self.conv, always=always)
         if channels is None:
             channels = self.conv(maps)  # (b, types·d, grid height, grid width)
         if self.norm is not None:

@@ -1,0 +1,15 @@
+"""Whether ``torch.compile`` traces, so that fast code is one operator to it."""
+
+import torch
+from torch import Tensor
+
+
+def is_compiled(tensor: Tensor) -> bool:
+    """Return whether ``torch.compile`` traces, and no exporter, for a CPU in float32: custom operators can be used."""
+    return (
+        torch.compiler.is_compiling()
+        and not torch.compiler.is_exporting()
+        and tensor.device.type == "cpu"
+        and tensor.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+    )
