@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says in which order.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-fast check bench clean
+.PHONY: help setup demo test test-fast fuzz check bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -30,6 +30,9 @@ test: $(READY) ## all tests
 
 test-fast: $(READY) ## all tests but the slow ones, for the inner loop
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+fuzz: $(READY) ## 30,000 damaged and hostile files against every reader; the summary goes to results/hostile.json
+	@$(BIN)/python -m tests.hostile --tries 30000 --out results/hostile.json
 
 check: $(READY) ## format, lint, type-check, and hold imports to the architecture
 	@$(BIN)/ruff format .

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastcaps import distributed
+from fastcaps._text import printable
 
 if TYPE_CHECKING:
     from fastcaps.training import Report
@@ -64,7 +65,7 @@ def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
 
 def say(words: str) -> None:
     """Print a line on stderr."""
-    print(words, file=sys.stderr, flush=True)
+    print(printable(words, "\n"), file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

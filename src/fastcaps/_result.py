@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from fastcaps._json import convert_json, read_json
+from fastcaps._text import printable
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,21 @@ class Table:
 
         drawn = RichTable()
         for number, column in enumerate(self.columns):
-            drawn.add_column(Text(column), justify="right" if number else "left")
+            drawn.add_column(Text(printable(column)), justify="right" if number else "left")
         for row in self.rows:
-            drawn.add_row(*(Text(cell) for cell in row))
+            drawn.add_row(*(Text(printable(cell)) for cell in row))
         console = Console(width=width, file=io.StringIO(), record=True)
         console.print(drawn)
-        return "\n".join([self.title, *(line.rstrip() for line in console.export_text().splitlines())])
+        return "\n".join([printable(self.title), *(line.rstrip() for line in console.export_text().splitlines())])
 
     def to_markdown(self) -> str:
         """Return a Markdown table without its title."""
-        lines = (self.columns, ["---"] * len(self.columns), *self.rows)
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+        def line(cells: Sequence[str]) -> str:
+            escaped = [printable(cell).replace("|", r"\|") for cell in cells]
+            return f"| {' | '.join(escaped)} |\n"
+
+        return "".join(map(line, (self.columns, ["---"] * len(self.columns), *self.rows)))
 
     def to_html(self) -> str:
         """Return an HTML table; every text is escaped."""

@@ -1,13 +1,16 @@
 """The campaign: ``python -m tests.hostile --tries 100000 --seed 0 --out results/hostile.json``."""
 
 import argparse
-import json
+import platform
 import sys
+import time
 from pathlib import Path
 
 from tests.hostile.supervisor import run
 from tests.hostile.targets import TARGETS, specimens
 
+from fastcaps._files import json_bytes, write_atomically
+from fastcaps._machine import processor_name, processors
 from fastcaps._progress import progress_bar
 
 
@@ -22,6 +25,7 @@ def main() -> int:
     targets = [target for target in TARGETS if options.only in (None, target.name)]
     if not targets:
         parser.error(f"--only {options.only}: expected one of {', '.join(target.name for target in TARGETS)}")
+    begun = time.monotonic()
     specimens()
     each = max(1, options.tries // len(targets))
     summaries = {}
@@ -34,9 +38,16 @@ def main() -> int:
     tries = sum(summary.tries for summary in summaries.values())
     print(f"{tries} tries, {failed} failures")
     if options.out is not None:
-        document = {"seed": options.seed, "tries": tries, "failures": failed}
-        document["kinds"] = {name: summary.to_dict() for name, summary in summaries.items()}
-        options.out.write_text(json.dumps(document, indent=2) + "\n")
+        document = {
+            "command": f"python -m tests.hostile --tries {options.tries} --seed {options.seed}",
+            "machine": {"processor": processor_name(), "cores": processors(), "python": platform.python_version()},
+            "seed": options.seed,
+            "tries": tries,
+            "failures": failed,
+            "seconds": round(time.monotonic() - begun, 1),
+            "kinds": {name: summary.to_dict() for name, summary in summaries.items()},
+        }
+        write_atomically({options.out: json_bytes(document)})
     return int(failed > 0)
 
 

@@ -1,5 +1,6 @@
 """Seeded changes of the bytes of a file: blind ones, and ones that know JSON, safetensors and gzip."""
 
+import functools
 import gzip
 import json
 import random
@@ -134,3 +135,35 @@ def inside_gzip(mutator: Mutator) -> Mutator:
             return mutator(content, rng)
 
     return mutate
+
+
+def bomb(content: bytes, rng: random.Random) -> bytes:
+    """Return a small gzip file that unpacks to a great deal: zeros, or lines of text."""
+    return _bomb(rng.choice([b"\0", b"1.0 ", b"0 1\n"]))
+
+
+@functools.cache
+def _bomb(unit: bytes) -> bytes:
+    return gzip.compress(unit * (2**25 // len(unit)), compresslevel=1)
+
+
+def mutate_toml(content: bytes, rng: random.Random) -> bytes:
+    """Change values and lines of a TOML file."""
+    lines = content.decode().splitlines()
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        place = rng.randrange(len(lines))
+        name = lines[place].partition("=")[0]
+        values = [
+            *map(json.dumps, _TEXTS),
+            *map(str, _NUMBERS),
+            "[]",
+            "{}",
+            "[1, [2]]",
+            "true",
+            "1979-05-27",
+            "nan",
+            "",
+        ]
+        lines[place : place + 1] = rng.choice([[], [lines[place]] * 2, [f"{name}= {rng.choice(values)}"], ["[x.y]"]])
+        lines = lines or [""]
+    return "\n".join(lines).encode(errors="replace")

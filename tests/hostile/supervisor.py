@@ -29,12 +29,14 @@ class Target:
         prepare: writes a specimen into a folder and returns the file that is mutated.
         read: reads from the folder; refusing is raising ValueError or OSError with one line.
         mutators: ways to change the file.
+        writes: whether reading writes, too, so that every try needs a folder of its own.
     """
 
     name: str
     prepare: Callable[[Path], Path]
     read: Callable[[Path], object]
     mutators: Sequence[Mutator]
+    writes: bool = False
 
 
 @dataclass
@@ -144,12 +146,15 @@ def _work(target: Target, seeds: Sequence[int], sender: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as folder:
+        path = target.prepare(Path(folder))
+        original = path.read_bytes()
         for seed in seeds:
-            place = Path(folder) / str(seed)
-            place.mkdir()
-            path = target.prepare(place)
+            if target.writes:
+                place = Path(folder) / str(seed)
+                place.mkdir()
+                path = target.prepare(place)
             # Kills the process, also where Python code doesn't run.
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            sender.send(attempt(target, path.read_bytes(), path, seed))
+            sender.send(attempt(target, original, path, seed))
             signal.setitimer(signal.ITIMER_REAL, 0)
     sender.close()

@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
+import json
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +19,22 @@ from tests.hostile.supervisor import Target
 from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, MasterCoefficients, accumulate, fold, runtime
+from fastcaps._files import json_bytes
 from fastcaps._images import no_bombs
+from fastcaps.analysis.ablation import Ablation
+from fastcaps.analysis.evaluation import evaluate
+from fastcaps.analysis.results import Evaluation
+from fastcaps.analysis.training_pass import cached
 from fastcaps.data import amat, cifar10, idx
 from fastcaps.data.registry import SETS, NamedSet
 from fastcaps.exporting import export
+from fastcaps.reproduction import RunResult
 from fastcaps.runtime import file
 from fastcaps.runtime.pictures import network_input
 from fastcaps.training import Run, Trainer, TrainSettings
+from fastcaps.training.config import TrainConfig
+
+_RESULTS = Path(__file__).parent.parent.parent / "results"
 
 
 @functools.cache
@@ -42,10 +54,39 @@ def specimens() -> Path:
     fast = fold(model, master)
     fast.save_pretrained(folder / "run" / "fast")
     export(fast, folder / "model.onnx", tests=[(images, labels)], threads=1)
+    export(model, folder / "dynamic.onnx", tests=[(images, labels)], threads=1)
+    _write_results(folder, model, master)
     _write_data(folder)
     Image.fromarray(np.arange(40 * 30, dtype=np.uint8).reshape(40, 30)).save(folder / "picture.png")
     Image.fromarray(np.zeros((40, 30, 3), np.uint8)).save(folder / "picture.jpg")
     return folder
+
+
+def _write_results(folder: Path, model: CapsNet, master: MasterCoefficients) -> None:
+    data = make_data()
+    batches = [(data.test.images(torch.arange(30)), data.test.labels)]
+    evaluation = dataclasses.replace(evaluate(model, master, batches), run="run", data="patterns", part="test")
+    ablation = json.loads((_RESULTS / "cifar10-ablation.json").read_bytes())
+    for name, content in {
+        "evaluation.json": json_bytes(evaluation.to_dict()),
+        "result.json": (_RESULTS / "mnist-max_min-0.json").read_bytes(),
+        "ablation.json": json_bytes({**ablation, "trials": ablation["trials"][:2]}),
+        "config.toml": TrainConfig().changed(data="digits", out="x", epochs=3).to_toml().encode(),
+    }.items():
+        (folder / name).write_bytes(content)
+    cached([folder / "cache.safetensors"], {"key": 1}, _arrays, lambda place: None)
+
+
+def _arrays() -> dict[str, Any]:
+    return {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(4)}
+
+
+def _read_cache(path: Path) -> object:
+    """Whatever is in it, the right arrays come out."""
+    arrays = cached([path], {"key": 1}, _arrays, lambda place: None)
+    if any(not np.array_equal(arrays[name], array) for name, array in _arrays().items()):
+        raise AssertionError("other arrays than were stored")
+    return arrays
 
 
 def _write_data(folder: Path) -> None:
@@ -110,6 +151,64 @@ def _about_changed(content: bytes, rng: object) -> bytes:
     return file.sealed(model.SerializeToString())
 
 
+_OPERATORS = [
+    "Loop",
+    "If",
+    "Expand",
+    "Tile",
+    "ConstantOfShape",
+    "Range",
+    "Resize",
+    "Pad",
+    "Conv",
+    "MatMul",
+    "Relu",
+    "Add",
+]
+
+
+def _graph_changed(content: bytes, rng: random.Random) -> bytes:
+    """Change the graph of an exported file, and seal it again."""
+    import onnx
+
+    model = onnx.load_from_string(content)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        _change_graph(model.graph, rng)
+    kept = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    return file.sealed(model.SerializeToString())
+
+
+def _change_graph(graph: Any, rng: random.Random) -> None:
+    """Change an operator, an attribute, a shape, a weight or an edge."""
+    import onnx
+
+    node, tensor = rng.choice(graph.node), rng.choice(graph.initializer)
+    extreme = rng.choice([0, -1, 2, 7, 10**4, 10**6, 2**31, 2**62])
+    kind = rng.randrange(8)
+    if kind == 0:
+        node.op_type = rng.choice(_OPERATORS)
+    elif kind == 1:
+        name = rng.choice(["pads", "dilations", "strides", "group", "axis", "to", "perm", "keepdims"])
+        node.attribute.append(onnx.helper.make_attribute(name, rng.choice([extreme, [extreme] * 4])))
+    elif kind == 2 and tensor.dims:
+        tensor.dims[rng.randrange(len(tensor.dims))] = extreme
+    elif kind == 3 and tensor.data_type == onnx.TensorProto.INT64 and tensor.raw_data:
+        values = np.frombuffer(tensor.raw_data, np.int64).copy()
+        values[rng.randrange(len(values))] = extreme
+        tensor.raw_data = values.tobytes()
+    elif kind == 4 and node.input:
+        node.input[rng.randrange(len(node.input))] = rng.choice([rng.choice(graph.node).output[0], tensor.name])
+    elif kind == 5:
+        graph.node.append(node)
+    elif kind == 6:
+        size = rng.choice([1, 300, 3000])
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.ones((size, 1), np.float32), tensor.name))
+    else:
+        del graph.node[rng.randrange(len(graph.node))]
+
+
 def _read_run(path: Path) -> object:
     run = Run.open(path.parent)
     return run.about, run.metrics(), repr(run)
@@ -169,7 +268,7 @@ TARGETS = [
     Target("coefficients", _copy("run", "run/master.safetensors"), MasterCoefficients.load, _safetensors_mutators()),
     Target("run.json", _copy("run", "run/run.json"), _read_run, JSON),
     Target("metrics.jsonl", _copy("run", "run/metrics.jsonl"), _read_run, JSON),
-    Target("checkpoint", _copy("run", "run/checkpoint.safetensors"), _resume, _safetensors_mutators()),
+    Target("checkpoint", _copy("run", "run/checkpoint.safetensors"), _resume, _safetensors_mutators(), writes=True),
     Target("exported file", _copy("model.onnx", "model.onnx"), runtime.load, m.BLIND),
     Target(
         "exported file with a valid seal",
@@ -177,11 +276,18 @@ TARGETS = [
         runtime.load,
         [*map(_resealed, m.BLIND), *[_about_changed] * 7],
     ),
+    Target("graph of an exported file", _copy("model.onnx", "model.onnx"), runtime.load, [_graph_changed]),
+    Target("graph with dynamic routing", _copy("dynamic.onnx", "dynamic.onnx"), runtime.load, [_graph_changed]),
+    Target("evaluation.json", _copy("evaluation.json", "evaluation.json"), Evaluation.load, JSON),
+    Target("results/*.json", _copy("result.json", "result.json"), RunResult.load, JSON),
+    Target("ablation.json", _copy("ablation.json", "ablation.json"), Ablation.load, JSON),
+    Target("config.toml", _copy("config.toml", "config.toml"), TrainConfig.load, [*m.BLIND, *[m.mutate_toml] * 7]),
+    Target("analysis cache", _copy("cache.safetensors", "cache.safetensors"), _read_cache, _safetensors_mutators()),
     Target(
         "idx",
         _copy("idx", "idx/mnist/train-images-idx3-ubyte.gz"),
         _read_idx,
-        [*m.BLIND, *map(m.inside_gzip, m.BLIND)],
+        [*m.BLIND, *map(m.inside_gzip, m.BLIND), m.bomb],
     ),
     Target(
         "tar", _copy("tar", "tar/cifar10/cifar-10-binary.tar.gz"), _read_tar, [*m.BLIND, *map(m.inside_gzip, m.BLIND)]

@@ -21,6 +21,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from fastcaps._figure import Figure
+from fastcaps._text import figure_label
 from fastcaps.analysis.capsules import Lengths
 from fastcaps.functional import get_normalization
 from fastcaps.nn.config import CapsNetConfig
@@ -80,9 +81,20 @@ def _styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
     @functools.wraps(make)
     def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with mpl.rc_context(_STYLE):
-            return make(*args, **kwargs)
+            return make(*map(_escaped, args), **{name: _escaped(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
 
     return styled
+
+
+def _escaped(value: object) -> object:
+    """Return names of classes and runs as labels; other arguments as they are."""
+    if isinstance(value, str):
+        return figure_label(value)
+    if isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
+        return [figure_label(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {_escaped(key): entry for key, entry in value.items()}
+    return value
 
 
 def page_svg(figure: Figure) -> bytes:

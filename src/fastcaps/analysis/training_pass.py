@@ -3,6 +3,7 @@
 Memory doesn't depend on the number of images: sums per class, a histogram, and the columns of the first hundred.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -164,7 +165,8 @@ def cached(
     arrays = make()
     if world.is_main:
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        write_atomically({places[0]: safetensors.numpy.save(contiguous, metadata={"key": wanted})})
+        metadata = {"key": wanted, "sha256": _hash(contiguous)}
+        write_atomically({places[0]: safetensors.numpy.save(contiguous, metadata=metadata)})
     return arrays
 
 
@@ -172,9 +174,19 @@ def _stored(places: Sequence[Path], wanted: str, tell: Callable[[Path], None]) -
     for place in places:
         try:
             metadata, tensors = read_tensors(place)
-        except (OSError, ValueError):
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        except (OSError, ValueError, TypeError):  # TypeError: of a type that NumPy does not have
             continue
-        if metadata.get("key") == wanted:
+        if metadata.get("key") == wanted and metadata.get("sha256") == _hash(arrays):
             tell(place)
-            return {name: tensor.numpy() for name, tensor in tensors.items()}
+            return arrays
     return None
+
+
+def _hash(arrays: Arrays) -> str:
+    """Return the SHA-256 of arrays, so that those of a damaged file are computed again."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.shape} {array.dtype}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

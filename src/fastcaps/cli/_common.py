@@ -21,6 +21,7 @@ from fastcaps import distributed
 from fastcaps._extras import require
 from fastcaps._machine import out_of_memory_message, usable_devices
 from fastcaps._result import Result, Table
+from fastcaps._text import printable
 from fastcaps._version import __version__
 from fastcaps.cli._options import in_words_of_options
 
@@ -186,16 +187,16 @@ def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print a warning in one line."""
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(printable(f"warning: {message}", "\n"), err=True)
 
 
 def _say(words: str, world: distributed.World, code: int) -> None:
     world.end(code)
     if world.is_single:
-        typer.echo(words, err=True)
+        typer.echo(printable(words, "\n"), err=True)
         wait_for_the_first()
     elif world.is_first_to_say(words):
-        typer.echo(words, file=sys.__stderr__)
+        typer.echo(printable(words, "\n"), file=sys.__stderr__)
 
 
 def wait_for_the_first() -> None:
@@ -246,7 +247,7 @@ def print_result(result: Result, as_json: bool, *, next_command: str | None = No
     for table in result.tables():
         print_table(table)
     for sentence in result.sentences():
-        typer.echo(sentence)
+        typer.echo(printable(sentence, "\n"))
     if next_command is not None:
         typer.echo(f"next: {next_command}", err=True)
 
@@ -258,7 +259,7 @@ def print_table(table: Table) -> None:
 
 def print_columns(table: Table) -> None:
     """Print a table without lines and title, and as wide as its texts, which are never cut."""
-    rows = [table.columns, *table.rows]
+    rows = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

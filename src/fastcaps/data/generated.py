@@ -17,6 +17,7 @@ from safetensors.numpy import load as parse
 from safetensors.numpy import save as serialize
 
 from fastcaps._files import json_bytes, write_atomically
+from fastcaps._json import read_json
 from fastcaps.data.files import cache_dir
 from fastcaps.data.idx import Arrays
 
@@ -38,7 +39,7 @@ def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) ->
     images_path, document_path = paths(recipe)
     if document_path.exists():
         try:
-            document = json.loads(document_path.read_bytes())
+            document = read_json(document_path, dict[str, Any])
             content = images_path.read_bytes()
             if document["recipe"] != recipe or document["sha256"] != hashlib.sha256(content).hexdigest():
                 raise ValueError("its content is not what was written")

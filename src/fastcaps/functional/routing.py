@@ -352,8 +352,9 @@ def _requires_grad(bias: Tensor | None) -> bool:
 
 
 def _settings(iterations: int, normalization: str | Normalization) -> _Settings:
-    if iterations < 1:
-        raise ValueError(f"iterations is {iterations}, expected at least 1")
+    if type(iterations) is not int or iterations < 1:
+        expected = "at least 1" if type(iterations) is int else "a whole number"
+        raise ValueError(f"iterations is {iterations!r}, expected {expected}")
     return _Settings(iterations, get_normalization(normalization))
 
 

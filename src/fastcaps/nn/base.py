@@ -43,6 +43,8 @@ class CapsuleNetwork(nn.Module, ABC):
 
     def __init__(self, config: CapsNetConfig) -> None:
         super().__init__()
+        if torch.empty(0).device.type == "cpu":
+            config.check_memory()
         self.config = config
         self.provenance: dict[str, Any] = {}
         self.stem = Stem(
@@ -94,8 +96,23 @@ class CapsuleNetwork(nn.Module, ABC):
         else:
             batch = torch.from_numpy(network_batch(images, self.config)).to(self.stem.conv.weight.device)
         output: CapsuleOutput = self(batch)
+        self._check_finite(batch, output.lengths)
         classes = output.lengths.argmax(1)
         return [self.config.class_names[k] for k in classes.tolist()] if names else classes
+
+    @staticmethod
+    def _check_finite(images: Tensor, lengths: Tensor) -> None:
+        """Name the first image whose pixels or lengths are not finite."""
+        finite = lengths.isfinite().all(1)
+        if images.is_floating_point():
+            finite &= images.flatten(1).isfinite().all(1)
+        if not bool(finite.all()):
+            number = int((~finite).nonzero()[0])
+            pixels = images.is_floating_point() and not bool(images[number].isfinite().all())
+            raise ValueError(
+                f"image {number} of the batch {'has pixels' if pixels else 'gives capsules'} that are not finite: "
+                f"expected {'numbers between 0 and 1' if pixels else 'finite weights, so train or load them again'}"
+            )
 
     def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
         """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)``.
@@ -139,7 +156,9 @@ class CapsuleNetwork(nn.Module, ABC):
 
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
         """Return the whole batch if it needs gradients or is traced, otherwise pieces of it."""
-        if not is_eager(images):
+        if not isinstance(images, Tensor):
+            raise ValueError(f"images are {type(images).__name__}, expected a tensor: torch.from_numpy converts arrays")
+        if not is_eager(images) or images.ndim != 4:  # what is no batch is refused by `_checked`
             return (images,)
         has_gradient = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
         whole = (torch.is_grad_enabled() and has_gradient) or len(images) <= CHUNK_IMAGES

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from fastcaps._machine import free_bytes
 from fastcaps._result import ShortRepr
 
 # Lower capsules of the paper's network for MNIST, and the most that strides don't reduce: twice as many.
@@ -20,6 +21,8 @@ _PAPER, _MOST = 1152, 2304
 _HALVING, _MOST_FRONT = (3, 2), 8
 # Entries that decide the number of positions; "auto" leaves a network alone where one is given.
 _STRIDES = frozenset({"stem_layers", "stem_kernel", "stem_stride", "primary_kernel", "primary_stride"})
+# Sizes that no file may ask for: a network of these would take hours or more memory than any machine has.
+_MOST_LAYERS, _MOST_ITERATIONS, _MOST_CLASSES, _MOST_BYTES = 100, 1000, 10**6, 2**50
 
 # Of the paper's network for CIFAR-10, what differs from the one for MNIST.
 CIFAR10_PRESET: dict[str, Any] = {
@@ -108,6 +111,8 @@ class CapsNetConfig(ShortRepr):
             _check_type(field.name, field.type, getattr(self, field.name))
             if field.type is float:
                 object.__setattr__(self, field.name, float(getattr(self, field.name)))
+        self._check_positive()
+        self._check_sizes()
         if not self.class_names:
             object.__setattr__(self, "class_names", self.derived()["class_names"])
         self._check_values()
@@ -116,7 +121,7 @@ class CapsNetConfig(ShortRepr):
         """Return the names of classes that were not given any."""
         return {"class_names": tuple(str(k) for k in range(self.classes))}
 
-    def _check_values(self) -> None:
+    def _check_positive(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             numbers = value if name in ("decoder", "resize") and value is not None else [value]
             if name == "stem_layers":
@@ -124,6 +129,75 @@ class CapsNetConfig(ShortRepr):
             for number in numbers:
                 if type(number) is int and number < 1:
                     raise ValueError(f"{name} is {value}, expected at least 1")
+
+    def _check_sizes(self) -> None:
+        """Refuse sizes that no machine can hold, before anything of these sizes is made."""
+        for name in ("stem_layers", "decoder"):
+            if len(getattr(self, name)) > _MOST_LAYERS:
+                raise ValueError(f"{name} has {len(getattr(self, name)):,} entries, expected at most {_MOST_LAYERS}")
+        if self.iterations > _MOST_ITERATIONS:
+            raise ValueError(f"iterations is {self.iterations:,}, expected at most {_MOST_ITERATIONS:,}")
+        if self.memory_bytes > _MOST_BYTES or self.classes > _MOST_CLASSES:
+            raise ValueError(f"{self._words_on_memory}: choose fewer classes, smaller images or fewer capsules")
+
+    @property
+    def _convolutions(self) -> list[tuple[int, int, int]]:
+        """Of each convolution with PrimaryCaps: numbers of its result, weights, and weights of one such number."""
+        rows, before, height, width = [], self.channels, self.height, self.width
+        primary = (self.capsule_types * self.lower_dimension, self.primary_kernel, self.primary_stride)
+        for maps, kernel, stride in (*self._stem_convolutions, primary):
+            height, width = max(0, height - kernel) // stride + 1, max(0, width - kernel) // stride + 1
+            rows.append((maps * height * width, maps * before * kernel**2, before * kernel**2))
+            before = maps
+        return rows
+
+    @property
+    def _routing_weights(self) -> int:
+        numbers, _, _ = self._convolutions[-1]
+        return numbers * self.classes * self.class_dimension
+
+    @property
+    def weight_count(self) -> int:
+        """Number of weights, without biases."""
+        sides = (self.classes * self.class_dimension, *self.decoder, self.channels * self.height * self.width)
+        decoder = sum(one * other for one, other in itertools.pairwise(sides))
+        return sum(weights for _, weights, _ in self._convolutions) + self._routing_weights + decoder
+
+    @property
+    def image_numbers(self) -> int:
+        """Numbers that one image becomes on its way through the network, with its votes."""
+        pictures = self.height * self.width + (0 if self.resize is None else math.prod(self.resize))
+        votes = -(-self._routing_weights // self.lower_dimension)
+        return self.channels * pictures + sum(numbers for numbers, _, _ in self._convolutions) + votes
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per image, with dynamic routing."""
+        convolutions = sum(numbers * each for numbers, _, each in self._convolutions)
+        return convolutions + (1 + 2 * self.iterations) * self._routing_weights
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the weights and of what one image becomes on its way, in single precision."""
+        return 4 * (self.weight_count + self.image_numbers)
+
+    @property
+    def _words_on_memory(self) -> str:
+        return (
+            f"a network for {self.classes:,} classes and images of {self.height:,}×{self.width:,}×{self.channels:,} "
+            f"needs {self.memory_bytes / 2**30:,.1f} GiB"
+        )
+
+    def check_memory(self) -> None:
+        """Raise ValueError when the weights don't fit into the memory that is free."""
+        free = free_bytes()
+        if self.memory_bytes > free:
+            raise ValueError(
+                f"{self._words_on_memory}, {free / 2**30:,.1f} GiB of memory are free: choose fewer classes, smaller "
+                "images (stem='strided' in for_images) or fewer capsules"
+            )
+
+    def _check_values(self) -> None:
         if self.classes < 2:
             raise ValueError(f"classes is {self.classes}, expected at least 2")
         if not (math.isfinite(self.lower) and math.isfinite(self.upper) and self.lower < self.upper):

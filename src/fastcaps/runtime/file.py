@@ -36,7 +36,7 @@ def sealed(content: bytes) -> bytes:
 def checked(content: bytes, path: Path | str) -> bytes:
     """Return the content of a file; raise ValueError unless it is complete, from `export`, and needs no other file."""
     try:
-        producers = [value for field, value in _fields(memoryview(content)) if field == _PRODUCER_NAME]
+        producers = [value for field, value in fields(memoryview(content)) if field == _PRODUCER_NAME]
         mine = _is(producers[0] if producers else 0, PRODUCER.encode())
         elsewhere = list(_locations(memoryview(content), "model")) if mine else []
     except (ValueError, RecursionError):  # graphs nested without end are no network
@@ -71,10 +71,10 @@ def _seal(content: bytes) -> bytes:
 
 def _locations(message: memoryview, kind: str) -> Iterator[str]:
     """Yield the names of other files that hold tensors of a message."""
-    for field, value in _fields(message):
+    for field, value in fields(message):
         if kind == "tensor":
             if field == _EXTERNAL_DATA and isinstance(value, memoryview):
-                entry = dict(_fields(value))
+                entry = dict(fields(value))
                 if _is(entry.get(1, 0), b"location"):
                     yield bytes(entry.get(2, b"")).decode(errors="replace")
         elif field in _INSIDE[kind] and isinstance(value, memoryview):
@@ -85,7 +85,7 @@ def _is(value: memoryview | int, expected: bytes) -> bool:
     return isinstance(value, memoryview) and bytes(value) == expected
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+def fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     """Yield number and content of each field of a protobuf message; numbers of a fixed size as bytes."""
     place = 0
     while place < len(message):
@@ -108,6 +108,15 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
             raise ValueError(f"no protobuf: a field of {size} bytes at {place} of {len(message)}")
         yield key >> 3, message[place : place + size]
         place += size
+
+
+def integers(value: memoryview | int) -> list[int]:
+    """Return signed numbers of a field that has one, or several in a row."""
+    numbers, place = [value] if isinstance(value, int) else [], 0
+    while isinstance(value, memoryview) and place < len(value):
+        number, place = _varint(value, place)
+        numbers.append(number)
+    return [number - 2**64 if number >= 2**63 else number for number in numbers]
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:

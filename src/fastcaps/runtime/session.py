@@ -13,7 +13,7 @@ from fastcaps._inputs import network_batch
 from fastcaps._json import parse_json
 from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
-from fastcaps.runtime import file
+from fastcaps.runtime import file, structure
 
 # Formats of files with a CapsNet, which have its configuration, and of files with any other module.
 CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
@@ -21,6 +21,8 @@ CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
 CHUNK_IMAGES = 32
 # Numbers that an input may have.
 _MOST = 2**27
+# Bytes that an ONNX file may have.
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,15 @@ class _Format:
     format: Any = None
 
 
-def _metadata(session: Any, path: str | Path) -> tuple[dict[str, Any], _CapsNetMetadata | _ModuleMetadata]:
+def _metadata(content: bytes, path: str | Path) -> tuple[dict[str, Any], _CapsNetMetadata | _ModuleMetadata]:
     """Return the metadata of a file, as they are and checked."""
     try:
-        text = session.get_modelmeta().custom_metadata_map.get(file.ABOUT, "{}")
-    except UnicodeDecodeError as error:
+        texts = list(structure.metadata(memoryview(content), file.ABOUT))
+    except ValueError as error:
         raise ValueError(f"{path} is damaged: its metadata are no text: {error}") from None
+    if len(texts) > 1:
+        raise ValueError(f"{path} is damaged: it has its metadata {len(texts)} times")
+    text = texts[0] if texts else "{}"
     source = f"the metadata of {path}"
     number = parse_json(text, _Format, source).format
     kinds = {CAPSNET_FORMAT: _CapsNetMetadata, MODULE_FORMAT: _ModuleMetadata}
@@ -88,6 +93,17 @@ def _metadata(session: Any, path: str | Path) -> tuple[dict[str, Any], _CapsNetM
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def check_finite(scores: NDArray[np.float32]) -> None:
+    """Raise ValueError unless the scores ``(b …)`` of all images are finite."""
+    if not np.isfinite(scores.sum()):  # cheap; a sum may overflow where no number does
+        finite = np.isfinite(scores.reshape(len(scores), -1)).all(1)
+        if not finite.all():
+            raise ValueError(
+                f"image {int(finite.argmin())} of the batch gives scores that are not finite: expected finite inputs "
+                "and weights"
+            )
 
 
 class ImageInput(NamedTuple):
@@ -115,11 +131,14 @@ def load(path: str | Path, threads: int | None = None) -> "Predictor":
     """
     require("fastcaps.runtime", "onnxruntime")
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as opened:
+            content = opened.read(_LARGEST + 1)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist, expected a file from fastcaps.export") from None
     except IsADirectoryError:
         raise IsADirectoryError(f"{path} is a folder, expected a file from fastcaps.export") from None
+    if len(content) > _LARGEST:
+        raise ValueError(f"{path} has more than {_LARGEST:,} bytes, expected a file from fastcaps.export")
     return Predictor(content, path, threads)
 
 
@@ -146,10 +165,16 @@ class Predictor:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}, expected at least 1")
         file.checked(content, path)
+        self.about, metadata = _metadata(content, path)
+        own_graph = isinstance(metadata, _CapsNetMetadata) and (
+            metadata.routing == "fast" or metadata.config.normalization in structure.BUILT_IN
+        )
+        config = metadata.config if isinstance(metadata, _CapsNetMetadata) and own_graph else None
+        structure.check_graph(memoryview(content), path, config, metadata.batch or CHUNK_IMAGES)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or processors()
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:
@@ -157,7 +182,6 @@ class Predictor:
             raise ValueError(
                 f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {_one_line(error)}"
             ) from error
-        self.about, metadata = _metadata(self._session, path)
         self.routing: str = metadata.routing
         self.precision: str = metadata.precision
         self.background: float | None = metadata.background
@@ -217,7 +241,9 @@ class Predictor:
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the lengths ``(b j)`` of the class capsules, or the output of a module without capsules."""
-        return self.run(inputs)[list(self._outputs)[-1]]
+        scores = self.run(inputs)[list(self._outputs)[-1]]
+        check_finite(scores)
+        return scores
 
     @overload
     def predict(self, images: Any, *, names: Literal[False] = False) -> NDArray[np.int64]: ...

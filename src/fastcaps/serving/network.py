@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps import CapsNet, FastCapsNet, fold
+from fastcaps.runtime.session import check_finite
 from fastcaps.training import Run
 
 Floats = NDArray[np.float32]
@@ -68,6 +69,7 @@ class TrainedNetwork:
         @torch.no_grad()
         def function(images: NDArray[np.uint8]) -> Floats:
             lengths: Floats = network(torch.from_numpy(images)).lengths.numpy()
+            check_finite(lengths)
             return lengths
 
         return function

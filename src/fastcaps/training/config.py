@@ -142,7 +142,7 @@ class TrainConfig(ShortRepr):
         """Read a TOML file; raise `ConfigError` that names table and key of what is wrong."""
         try:
             tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"{path} is not TOML: {error}") from None
         return cls.from_dict(tables, str(path))
 

@@ -16,6 +16,7 @@ from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table
 from fastcaps.bundled import ONNX
 from fastcaps.runtime.pictures import Invert, TakesImages, inverted, network_input
+from fastcaps.runtime.session import check_finite
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import open_run, select_device
 
@@ -197,6 +198,8 @@ def _classify(network: _Network, pictures: Sequence[tuple[str, NDArray[np.uint8]
         return []
     batch = np.stack([pixels for _, pixels, _ in pictures])  # (b, c, h, w)
     lengths = {routing: lengths_of(batch) for routing, lengths_of in network.lengths.items()}  # (b, j)
+    for rows in lengths.values():
+        check_finite(rows)
     return [
         Prediction(name, swapped, {key: _longest(rows[k], network.class_names) for key, rows in lengths.items()})
         for k, (name, _, swapped) in enumerate(pictures)
