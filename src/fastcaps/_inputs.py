@@ -114,6 +114,11 @@ def _check_range(batch: Any) -> None:
     if not len(batch):
         return
     low, high = float(batch.min()), float(batch.max())
+    if not np.isfinite([low, high]).all():
+        finite = [bool(np.isfinite([float(image.min()), float(image.max())]).all()) for image in batch]
+        raise ValueError(
+            f"image {finite.index(False)} of the batch has pixels that are not finite: expected numbers between 0 and 1"
+        )
     if not (low >= -_SLACK and high <= 1 + _SLACK):
         raise ValueError(
             f"images have values from {low:g} to {high:g}, expected floats between 0 and 1, or uint8 between 0 and "

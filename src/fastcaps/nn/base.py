@@ -96,23 +96,14 @@ class CapsuleNetwork(nn.Module, ABC):
         else:
             batch = torch.from_numpy(network_batch(images, self.config)).to(self.stem.conv.weight.device)
         output: CapsuleOutput = self(batch)
-        self._check_finite(batch, output.lengths)
+        finite = output.lengths.isfinite().all(1)
+        if not bool(finite.all()):
+            raise ValueError(
+                f"image {int((~finite).nonzero()[0])} of the batch gives capsules that are not finite: expected finite "
+                "weights, so train or load them again"
+            )
         classes = output.lengths.argmax(1)
         return [self.config.class_names[k] for k in classes.tolist()] if names else classes
-
-    @staticmethod
-    def _check_finite(images: Tensor, lengths: Tensor) -> None:
-        """Name the first image whose pixels or lengths are not finite."""
-        finite = lengths.isfinite().all(1)
-        if images.is_floating_point():
-            finite &= images.flatten(1).isfinite().all(1)
-        if not bool(finite.all()):
-            number = int((~finite).nonzero()[0])
-            pixels = images.is_floating_point() and not bool(images[number].isfinite().all())
-            raise ValueError(
-                f"image {number} of the batch {'has pixels' if pixels else 'gives capsules'} that are not finite: "
-                f"expected {'numbers between 0 and 1' if pixels else 'finite weights, so train or load them again'}"
-            )
 
     def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
         """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)``.
