@@ -118,6 +118,6 @@ def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     predictor = runtime.load(tmp_path / "model.onnx")
     with pytest.raises(ValueError, match="image 0 of the batch gives scores that are not finite: expected finite inp"):
         predictor.predict(np.zeros((2, *predictor.input_shape), np.uint8))
-    for shape in ((), (3,), predictor.input_shape):
+    for shape in ((), (3,)):
         with pytest.raises(ValueError, match=r"images have shape \(.*\), expected \(batch, "):
             predictor.predict(np.zeros(shape, np.uint8))
