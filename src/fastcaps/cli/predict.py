@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fastcaps.cli._common import Json, Threads, command, print_columns, print_json
+from fastcaps.cli._common import BatchSize, Json, Threads, command, print_columns, print_json
 
 
 @command
@@ -25,6 +25,7 @@ def predict(
         Literal["auto", "yes", "no"],
         typer.Option(help="Swap light and dark; auto does if the edge is unlike that of the gray training images."),
     ] = "auto",
+    batch_size: BatchSize = 64,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +39,9 @@ def predict(
     from fastcaps import workflows
 
     sources = [_standard_input() if image == "-" else image for image in dict.fromkeys(images)]
-    predictions = workflows.predict(model, sources, routing=routing, invert=invert, threads=threads)
+    predictions = workflows.predict(
+        model, sources, routing=routing, invert=invert, batch_size=batch_size, threads=threads
+    )
     if as_json:
         print_json(predictions.to_dict())
     elif predictions.images:
