@@ -32,7 +32,8 @@ class RefitSettings:
         sharpness: what lengths are multiplied by in both losses of the lengths.
         label_weight: of cross-entropy with the labels.
         length_weight: of the divergence from the teacher's lengths.
-        capsule_weight: of the squared distance from the teacher's capsules.
+        capsule_weight: of the squared distance from the teacher's capsules. It brings the lengths nearer to the
+            teacher's, and costs a small network accuracy.
     """
 
     epochs: int = 6
@@ -40,7 +41,7 @@ class RefitSettings:
     sharpness: float = 20.0
     label_weight: float = 1.0
     length_weight: float = 1.0
-    capsule_weight: float = 1.0
+    capsule_weight: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what can't work, saying why."""
