@@ -47,6 +47,8 @@ def _nothing_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastcaps.workflows.compression.time_networks", lambda networks: ())
     for name in ("analysis", "ablation", "benchmark", "compression", "evaluation"):
         monkeypatch.setattr(f"fastcaps.workflows.{name}.figure_bytes", lambda figure: PNG)
+    drawing = b'<svg width="9pt" height="9pt" viewBox="0 0 9 9"><defs></defs></svg>'
+    monkeypatch.setattr("fastcaps.workflows.analysis.page_svg", lambda figure: drawing)
 
 
 def read_run(folder: Path) -> None:

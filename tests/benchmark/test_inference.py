@@ -95,18 +95,12 @@ def test_aims():
     assert (layer.aim, layer.measured, layer.met) == (60, 59.0, False)
 
 
-@pytest.mark.slow
-def test_what_needs_too_much_memory_is_skipped_and_said(monkeypatch):
+def test_the_tables_and_what_needs_too_much_memory(monkeypatch):
     monkeypatch.setattr(inference, "available_memory", lambda: 4 * 3 * (18 * 8 * 3 * 16 + 2 * 18 * 3 * 16))
-    result = CliRunner().invoke(app, ["bench", "--quick", "--no-memory", "--threads", "1", "--batch", "1"])
+    result = CliRunner().invoke(app, ["bench", "--quick", "--no-memory", "--threads", "1", "--batch", "3"])
     assert result.exit_code == 0, result.output
     assert "lower capsules: 36 was not measured: it needs more than half of the free memory" in result.stdout
     assert "lower capsules: 18 was" not in result.stdout
-
-
-def test_the_tables():
-    result = CliRunner().invoke(app, ["bench", "--quick", "--no-memory", "--threads", "1", "--batch", "3"])
-    assert result.exit_code == 0, result.output
     assert "Batch 3" in result.stdout
     assert "The routing layer alone, batch 2 where" in result.stdout
     for name in INSTALLED:

@@ -33,7 +33,7 @@ def train(images: Path, out: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A Max-Min run on three classes of 20×16 color images, one with a name that HTML and mathtext would misread, and a softmax run."""
+    """A Max-Min and a softmax run on three classes of 20×16 color images; HTML and mathtext would misread one name."""
     folder = tmp_path_factory.mktemp("analyze")
     random = np.random.default_rng(0)
     for part, count in (("train", 8), ("test", 5)):
