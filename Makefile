@@ -3,10 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The extra docs of pyproject.toml, without fastcaps itself.
+DOCS := $(shell sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
 # Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says in which order.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-fast fuzz check bench clean
+.PHONY: help setup demo test test-fast fuzz check docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -39,6 +41,14 @@ check: $(READY) ## format, lint, type-check, and hold imports to the architectur
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+# Sources are read, not imported, so the site needs neither fastcaps nor PyTorch.
+docs: ## the documentation as a site that opens from disk: site/index.html
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DOCS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "site/index.html"
 
 bench: $(READY) ## all benchmarks, as ratios inside one run
 	@$(BIN)/python -m benchmarks
