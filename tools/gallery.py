@@ -21,7 +21,7 @@ def draw(page: str) -> dict[str, Figure]:
     pictures = {}
     for part in _PART.finditer(page):
         if part["code"] is not None:
-            exec(compile(part["code"], str(PAGE), "exec"), names)  # noqa: S102: the page is ours
+            exec(compile(part["code"], str(PAGE), "exec"), names)  # noqa: S102
         else:
             pictures[part["picture"]] = names.pop("figure")
     return pictures
