@@ -38,14 +38,3 @@ def test_python_examples_run(path, tmp_path, monkeypatch, capsys):
     runpy.run_path(str(path), run_name="__main__")
     accuracies = [float(number) for number in re.findall(r"([0-9.]+)%", capsys.readouterr().out)]
     assert accuracies[-1] > 75  # the last printed: folded, or exported
-
-
-def test_snippets_of_the_readme_do_not_overwrite_each_other():
-    blocks = re.findall(r"```(?:sh|python)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    written = re.compile(
-        r"--out (\S+)|fastcaps export \S+ (\S+)|workflows\.train\([^,]+, \"([^\"]+)"
-        r"|save_pretrained\(\"([^\"]+)|export\(\w+, \"([^\"]+)"
-    )
-    places = [{place for match in written.findall(block) for place in match if place} for block in blocks]
-    assert {"runs/digits", "runs/python", "digits.onnx", "net.onnx", "runs/example/fast"} <= set().union(*places)
-    assert sum(map(len, places)) == len(set().union({"runs/demo"}, *places)) - 1  # the demo writes to runs/demo

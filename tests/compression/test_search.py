@@ -100,3 +100,8 @@ def test_held_out_images_are_those_given_and_test_images_are_not_looked_at():
     assert result.reference == 0.5
     assert (result.step.accuracy * 50) % 1 == pytest.approx(0)
     assert not seen
+
+
+@pytest.mark.parametrize(("held_out", "images", "expected"), [(5000, 60_000, 5000), (5000, 1437, 0.2), (0.3, 100, 0.3)])
+def test_of_few_images_a_fifth_is_held_out(held_out, images, expected):
+    assert CompressSettings(held_out=held_out).held_out_of(images) == expected

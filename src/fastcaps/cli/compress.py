@@ -43,7 +43,8 @@ def compress(
     held_out: Annotated[
         float | None,
         typer.Option(
-            parser=number, help="Training images to hold out, or their fraction (default: those of RUN, or 5000)."
+            parser=number,
+            help="Training images to hold out, or their fraction (default: those of RUN, or 5000; of few a fifth).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,

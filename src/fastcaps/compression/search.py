@@ -38,7 +38,7 @@ class CompressSettings:
         maps: stem maps of the only size to try; in proportion to ``types`` when None.
         speedup: by how many times the only size to try has fewer multiply-adds.
         ranking: what decides which types and maps stay.
-        held_out: part of the training images, or their number, on which sizes are compared.
+        held_out: part of the training images, or their number, on which sizes are compared; of few images a fifth.
         batch_size: images per step.
         seed: of the held-out images, the order and the augmentation.
         views: augmented versions of the training images that the dynamic network answers; later epochs repeat them.
@@ -68,6 +68,10 @@ class CompressSettings:
             raise ValueError(f"views is {self.views!r}, expected a whole number, at least 1")
         if self.ranking not in RANKINGS:
             raise ValueError(f"ranking is {self.ranking!r}, expected one of {', '.join(RANKINGS)}")
+
+    def held_out_of(self, images: int) -> float | int:
+        """Return the part, or the number, of so many training images to hold out: a fifth where they are few."""
+        return 0.2 if isinstance(self.held_out, int) and 2 * self.held_out > images else self.held_out
 
     def sizes(self, config: CapsNetConfig) -> tuple[Size, ...]:
         """Return the sizes to try for a network, from large to small; all are smaller than the network itself."""
@@ -215,7 +219,7 @@ class _Search:
         observer: Observer,
     ) -> None:
         self.settings, self.folder, self.observer = settings, folder, observer
-        train, self.held_out = split or data.validation_split(settings.held_out, settings.seed)
+        train, self.held_out = split or data.validation_split(settings.held_out_of(len(data.train)), settings.seed)
         self.view = data.augmentation.test_view
         self.teacher = Teacher(
             model,

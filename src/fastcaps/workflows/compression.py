@@ -169,7 +169,7 @@ def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tupl
     own = source.settings
     validation: dict[str, Any] = {"validation": own.validation, "seed": own.seed}
     if not own.validation:
-        validation = {"validation": settings.held_out, "seed": settings.seed}
+        validation = {"validation": settings.held_out_of(len(data.train)), "seed": settings.seed}
     return data.validation_split(validation["validation"], validation["seed"]), validation
 
 
