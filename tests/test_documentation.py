@@ -18,6 +18,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fastcaps.analysis import figures
+from fastcaps.benchmark.sizes import time_networks
 from fastcaps.cli import app
 from fastcaps.data.registry import SETS
 from fastcaps.functional.normalizations import REGISTRY as NORMALIZATIONS
@@ -46,6 +48,8 @@ REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 PACKAGES = ["fastcaps", *(f"fastcaps.{page.stem}" for page in REFERENCE if page.stem not in ("fastcaps", "index"))]
 # Those that measure for minutes, wait for a browser or connect to somewhere are only parsed.
 NOT_RUN = {"serve", "bench", "demo", "reproduce", "download"}
+# One size instead of six.
+ADDED = {"compress": ["--speedup", "2", "--epochs", "1"]}
 SMALL = {"stem_channels": 8, "capsule_types": 4, "decoder": (16,)}
 SETTINGS = {"epochs": 1, "batch_size": 8, "warmup": 5}
 # With an example each, in the reference.
@@ -116,6 +120,8 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for kind in ("daisy", "rose"):
         for number in range(1, 11):
             tiny.save_image(home / "flowers" / kind / f"{number}.jpg", (24, 24), color=True)
+    short = partial(time_networks, batches=(1,), repetitions=1, least=0.0, budget=0.0)
+    monkeypatch.setattr("fastcaps.workflows.compression.time_networks", short)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", _save_nothing)
     monkeypatch.chdir(home)
     known = [(registry, set(registry.names())) for registry in (NORMALIZATIONS, ROUTINGS)]
@@ -179,7 +185,7 @@ def command(line: str, place: str) -> None:
     words = parse(line, place)
     if words is None or NOT_RUN & set(words[:2]):
         return
-    result = CliRunner().invoke(app, words)
+    result = CliRunner().invoke(app, [*words, *ADDED.get(words[0], [])])
     assert result.exit_code == 0, f"{place}: {line}\n{result.output}"
 
 
@@ -190,14 +196,14 @@ def parse(line: str, place: str) -> list[str] | None:
         assert exists(words), f"{place}: there is no {line}"
         return None
     start = words.index("fastcaps")  # after variables, or a launcher
-    found: Any = get_command(app)
+    node: Any = get_command(app)
     rest = words[start + 1 :]
-    while hasattr(found, "commands") and rest and not rest[0].startswith("-"):
-        assert rest[0] in found.commands, f"{place}: there is no command {rest[0]}: {line}"
-        found = found.commands[rest.pop(0)]
-    options = {option for one in found.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+    while hasattr(node, "commands") and rest and not rest[0].startswith("-"):
+        assert rest[0] in node.commands, f"{place}: there is no command {rest[0]}: {line}"
+        node = node.commands[rest.pop(0)]
+    options = {option for one in node.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
     unknown = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)} - options
-    assert not unknown, f"{place}: {unknown} are no options of {found.name}: {line}"
+    assert not unknown, f"{place}: {unknown} are no options of {node.name}: {line}"
     return words[1:] if start == 0 else None
 
 

@@ -1,7 +1,8 @@
 """Hooks of mkdocs: pages may link to files of the repository outside ``docs``, which are copied into the site.
 
 On a page, ``../results/bench-mnist.json`` is a path from the page's own folder, as it is where the repository is
-browsed. A linked Markdown file becomes a page, any other file is copied to ``files``.
+browsed. A linked Markdown file becomes a page, any other file is copied to ``files``. No page may load anything from
+elsewhere.
 """
 
 import posixpath
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 _LINK = re.compile(r"(?<=\]\()(?P<path>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
+
+_LOADED = re.compile(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=[\"']?(?P<address>(?:https?:)?//[^\"' >]+)")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -41,6 +44,13 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         target = posixpath.relpath(_address(path), posixpath.dirname(here) or ".")
         markdown = markdown.replace(f"]({link}", f"]({target}")
     return markdown
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Refuse a page that loads something from elsewhere: the site works without a connection."""
+    if loaded := _LOADED.search(output):
+        raise ValueError(f"{page.file.src_uri} loads {loaded['address']}: put a copy into docs/assets")
+    return output
 
 
 def _outside(markdown: str, page: str) -> list[tuple[str, str]]:
