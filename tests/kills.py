@@ -46,6 +46,23 @@ def killed_at(step: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def killed_before_write(number: int) -> Iterator[None]:
+    """Raise `Killed` in place of a transaction, counted from 1."""
+    move, count = _files._move, 0
+
+    def counted(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise Killed
+        move(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_files, "_move", counted)
+        yield
+
+
 def contents(folder: Path) -> Files:
     """Return all files below a folder but locks and those of transactions that a kill left."""
     return {

@@ -154,6 +154,7 @@ def test_a_download_that_is_killed_has_no_name_yet(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("pooch.downloaders.HTTPDownloader.__call__", half)
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path))
+    monkeypatch.delenv("FASTCAPS_DATA", raising=False)
     with pytest.raises(Killed):
         catalog.download("mnist", data_dir=tmp_path)
     assert entry.files is not None

@@ -118,7 +118,7 @@ def test_wrong_use_is_2(run, arguments, message):
             ["--filter", "similarity", "--keep-fraction", 0.5, "--margin", 0],
             "error: margin is 0.0, expected none together with",
         ),
-        (["--filter", "correct", "--confidence", 0.99], "error: filter correct (confidence=0.99) keeps none of the "),
+        (["--filter", "correct", "--confidence", 0.99], "error: filter correct (--confidence 0.99) keeps none of the "),
     ],
 )
 def test_failures_are_one_line_and_leave_nothing(run, tmp_path, arguments, message):

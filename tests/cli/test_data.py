@@ -111,7 +111,7 @@ def test_download_original_variants(tmp_path, monkeypatch):
     result = run("download", "mnist", "--original")
     assert (result.exit_code, result.stderr) == (
         1,
-        "error: mnist is never generated, so original=True has no meaning for it: leave it out\n",
+        "error: mnist is never generated, so --original has no meaning for it: leave it out\n",
     )
 
 

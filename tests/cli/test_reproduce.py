@@ -237,7 +237,7 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     )
     seldom = invoke("reproduce", "--data", "mnist", "--fast-every", 3, code=1).stderr
     assert (
-        "error: results/mnist-softmax-0.json was made without fast_every 3: leave fast_every out to take it as"
+        "error: results/mnist-softmax-0.json was made without --fast-every 3: leave --fast-every out to take it as"
         in seldom
     )
     folder = small / "runs" / "reproduce" / "mnist-max_min-0"
@@ -256,7 +256,7 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     about["settings"]["test_every"] = 1
     (folder / "run.json").write_text(json.dumps(about))
     looks = invoke(*MNIST, "--test-every", 2, code=1).stderr
-    assert "mnist-max_min-0 has test_every 1, 2 was requested: leave test_every out to take" in looks
+    assert "mnist-max_min-0 has --test-every 1, 2 was requested: leave --test-every out to take" in looks
 
 
 @pytest.mark.slow

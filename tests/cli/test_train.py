@@ -62,7 +62,7 @@ def test_errors_of_config_files_are_one_line(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text("[training]\nrefresh_evry = 3\n")
     error = invoke("train", "--config", path, "--out", tmp_path / "x", code=1).stderr
-    assert error == f"error: {path}: [training] has no key refresh_evry: did you mean refresh_every?\n"
+    assert error == f"error: {path}: [training] has no key 'refresh_evry': did you mean 'refresh_every'?\n"
     path.write_text('[data]\nname = "digits"\n')
     assert "give --out, the run folder" in invoke("train", "--config", path, code=2).stderr
     assert "missing.toml" in invoke("train", "--config", "missing.toml", code=1).stderr
@@ -144,7 +144,7 @@ def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
         (["train", "--data", "digits", "--out", "x", "--validation", "inf"], "validation is inf, expected a fraction"),
         (
             ["train", "--data", "digits", "--out", "x", "--set", "stem_channels=1000000000000"],
-            "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch",
+            "needs 79,039,484.3 GiB: choose fewer classes, smaller images or fewer capsules",
         ),
         (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "device 'gpu' can't be used here"),
     ],

@@ -290,6 +290,6 @@ def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None)
     labels, columns, _ = planted(each=4)
     with pytest.raises(
-        ModuleNotFoundError, match=r"filter kmeans needs sklearn, not installed here: pip install 'fastc"
+        ModuleNotFoundError, match=r"filter kmeans needs sklearn, not installed here: python -m pip install"
     ):
         KMeans().keep(observed(labels, columns))

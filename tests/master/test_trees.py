@@ -445,7 +445,8 @@ def test_a_capsnet_gives_one_and_takes_one_or_a_mapping():
     images, _ = data()
     one, mapping = fastcaps.fold(model, master), fastcaps.fold(model, {"routing": master})
     assert torch.equal(one(images).lengths, mapping(images).lengths)
-    assert one.provenance == mapping.provenance == {"master": master.summary()}
+    assert one.provenance == mapping.provenance
+    assert one.provenance == {"master": master.summary(), "coefficients_sha256": master.values_hash}
     assert dataclasses.replace(config) == one.config
 
 

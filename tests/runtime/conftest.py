@@ -42,7 +42,7 @@ def some_images(config: CapsNetConfig, count: int = 20) -> torch.Tensor:
 def exported(network: CapsNet | FastCapsNet, path: Path, **options: Any) -> Path:
     images = some_images(network.config, 40)
     # Labeled by the network itself: it is right about all of them.
-    tests = [(images, network.predict(images))]
+    tests = [(images, network(images).lengths.argmax(1))]
     defaults: dict[str, Any] = {"calibration": [images], "threads": 1, "background": 0.0}
     export(network, path, tests=tests, **(defaults | options))
     return path

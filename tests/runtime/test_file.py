@@ -127,7 +127,9 @@ def test_a_later_format(model_file):
 
 def test_what_onnx_runtime_cant_run(model_file):
     resealed(model_file, lambda model: setattr(model.graph.node[0], "op_type", "Unheard"))
-    with pytest.raises(ValueError, match=r"model.onnx can't be run by ONNX Runtime [0-9.]+: .*Unheard"):
+    with pytest.raises(
+        ValueError, match=r"model.onnx is not what fastcaps.export writes: it has the operator 'Unheard'"
+    ):
         load(model_file)
 
 
@@ -155,7 +157,7 @@ def test_a_configuration_that_the_network_does_not_fit(model_file):
         model.metadata_props[0].value = json.dumps(about)
 
     resealed(model_file, smaller)
-    with pytest.raises(ValueError, match=r"model\.onnx is damaged: its network can't be run: ") as error:
+    with pytest.raises(ValueError, match=r"model\.onnx is not what fastcaps.export writes: the shape .* is") as error:
         load(model_file)
     assert "\n" not in str(error.value)
 

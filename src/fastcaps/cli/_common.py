@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 import typer
-from click import get_current_context
+from typer.models import OptionInfo
 
 from fastcaps import distributed
 from fastcaps._extras import require
@@ -61,7 +61,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _one_line():
+        with _one_line(function):
             size = distributed.launched()[1]
             if size > 1:
                 raise ValueError(
@@ -77,11 +77,11 @@ def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _one_line():
+        with _one_line(function):
             if distributed.launched()[1] == 1:
                 return function(*args, **kwargs)
             require(f"fastcaps {function.__name__} in several processes", "torch")
-            with distributed.init_distributed() as world, _one_line(world):
+            with distributed.init_distributed() as world, _one_line(function, world):
                 world.check_same(command=sys.argv[1:], version=__version__)
                 return function(*args, **kwargs)
 
@@ -150,7 +150,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
+def _one_line(function: Callable[..., Any], world: distributed.World = distributed.SINGLE) -> Iterator[None]:
     """Turn errors into one line, printed once, and an exit code."""
     try:
         with warnings.catch_warnings():
@@ -167,7 +167,7 @@ def _one_line(world: distributed.World = distributed.SINGLE) -> Iterator[None]:
         _say(own or "interrupted", world, 130)
         raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
-        words = explained(error, world)
+        words = explained(error, function, world)
         if words is None or os.environ.get("FASTCAPS_TRACEBACK") == "1":
             world.end(1)
             if not world.is_single:
@@ -208,7 +208,9 @@ def wait_for_the_first() -> None:
         time.sleep(30)
 
 
-def explained(error: Exception, world: distributed.World = distributed.SINGLE) -> str | None:
+def explained(
+    error: Exception, function: Callable[..., Any], world: distributed.World = distributed.SINGLE
+) -> str | None:
     """Return what an error says in the user's terms; None for a fault of ours."""
     memory = out_of_memory_message(error)
     if memory is not None:
@@ -224,14 +226,18 @@ def explained(error: Exception, world: distributed.World = distributed.SINGLE) -
         )
     if isinstance(error, RuntimeError):
         return None
-    return in_words_of_options(str(error), _option_names())
+    return in_words_of_options(str(error), option_names(function))
 
 
-def _option_names() -> dict[str, str]:
-    """Return the option of each parameter of the command that runs."""
-    context = get_current_context(silent=True)
-    params = [] if context is None else context.command.params
-    return {str(param.name): param.opts[0] for param in params if param.opts[0].startswith("--")}
+def option_names(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the option of each parameter of a command."""
+    names = {}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        for option in get_args(hint)[1:]:
+            if isinstance(option, OptionInfo):
+                own = str(option.default)
+                names[name] = own if own.startswith("--") else f"--{name.replace('_', '-')}"
+    return names
 
 
 def print_json(value: Any) -> None:

@@ -45,6 +45,12 @@ class _CapsNetMetadata(_Metadata):
 
     config: CapsNetConfig
 
+    @property
+    def has_own_graph(self) -> bool:
+        """Whether fastcaps wrote its nodes one by one, not the exporter of PyTorch."""
+        built_in = self.config.routing == "dynamic" and self.config.normalization in structure.BUILT_IN
+        return self.routing == "fast" or built_in
+
 
 @dataclass(frozen=True, kw_only=True)
 class _ModuleMetadata(_Metadata):
@@ -166,10 +172,7 @@ class Predictor:
             raise ValueError(f"threads is {threads}, expected at least 1")
         file.checked(content, path)
         self.about, metadata = _metadata(content, path)
-        own_graph = isinstance(metadata, _CapsNetMetadata) and (
-            metadata.routing == "fast" or metadata.config.normalization in structure.BUILT_IN
-        )
-        config = metadata.config if isinstance(metadata, _CapsNetMetadata) and own_graph else None
+        config = metadata.config if isinstance(metadata, _CapsNetMetadata) and metadata.has_own_graph else None
         structure.check_graph(memoryview(content), path, config, metadata.batch or CHUNK_IMAGES)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or processors()

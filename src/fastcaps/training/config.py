@@ -154,7 +154,7 @@ class TrainConfig(ShortRepr):
             if not isinstance(entries, Mapping):
                 raise ConfigError(f"{source}: {table} is {entries!r}, expected a table [{table}]")
             for key, value in entries.items():
-                _check_known(f"{source}: [{table}] has no key {key}", key, _KEYS[table])
+                _check_known(f"{source}: [{table}] has no key '{key}'", key, _KEYS[table], "'{}'")
                 if not _fits(value, _KEYS[table][key]):
                     raise ConfigError(
                         f"{source}: [{table}] {key} is {json.dumps(value, default=str)}, expected "
