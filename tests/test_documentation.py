@@ -18,7 +18,6 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,8 +35,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fastcaps.analysis import figures
-from fastcaps.benchmark.sizes import time_networks
 from fastcaps.cli import app
+from fastcaps.compression.results import NetworkTime
 from fastcaps.data.registry import SETS
 from fastcaps.functional.normalizations import REGISTRY as NORMALIZATIONS
 from fastcaps.nn.routing import REGISTRY as ROUTINGS
@@ -51,7 +50,7 @@ NOT_RUN = {"serve", "bench", "demo", "reproduce", "download"}
 # One size instead of six.
 ADDED = {"compress": ["--speedup", "2", "--epochs", "1"]}
 SMALL = {"stem_channels": 8, "capsule_types": 4, "decoder": (16,)}
-SETTINGS = {"epochs": 1, "batch_size": 8, "warmup": 5}
+SETTINGS = {"epochs": 1, "batch_size": 16, "warmup": 5}
 # With an example each, in the reference.
 MOST_USED = [
     "fastcaps.CapsNetConfig",
@@ -120,8 +119,7 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for kind in ("daisy", "rose"):
         for number in range(1, 11):
             tiny.save_image(home / "flowers" / kind / f"{number}.jpg", (24, 24), color=True)
-    short = partial(time_networks, batches=(1,), repetitions=1, least=0.0, budget=0.0)
-    monkeypatch.setattr("fastcaps.workflows.compression.time_networks", short)
+    monkeypatch.setattr("fastcaps.workflows.compression.time_networks", _time_nothing)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", _save_nothing)
     monkeypatch.chdir(home)
     known = [(registry, set(registry.names())) for registry in (NORMALIZATIONS, ROUTINGS)]
@@ -130,6 +128,10 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     for registry, names in known:
         for name in set(registry.names()) - names:
             registry.forget(name)
+
+
+def _time_nothing(networks: dict[str, Any]) -> tuple[NetworkTime, ...]:
+    return tuple(NetworkTime(network=name, batch=1, engine="PyTorch", ms_per_image=1.0) for name in networks)
 
 
 def _save_nothing(figure: Any, place: Any, **options: Any) -> None:
