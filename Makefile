@@ -54,5 +54,5 @@ bench: $(READY) ## all benchmarks, as ratios inside one run
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/fastcaps bench
 
-clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean: ## remove the virtual environment, all caches and what was built
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site
