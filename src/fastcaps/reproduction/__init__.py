@@ -7,7 +7,7 @@ from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shar
 from fastcaps.reproduction.page import report_page
 from fastcaps.reproduction.paper import PAPER, TITLES
 from fastcaps.reproduction.results import RunRecord, RunResult
-from fastcaps.reproduction.table import Row, accuracy_table, losses_table, rows, runs_table, with_tables
+from fastcaps.reproduction.table import Row, accuracy_table, losses_table, rows, runs_table, summary_table, with_tables
 
 __all__ = [
     "PAPER",
@@ -22,6 +22,7 @@ __all__ = [
     "Row",
     "rows",
     "accuracy_table",
+    "summary_table",
     "runs_table",
     "losses_table",
     "report_page",

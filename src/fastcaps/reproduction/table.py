@@ -149,6 +149,27 @@ def accuracy_table(table: Sequence[Row]) -> Table:
     return Table("Test accuracies, %", columns, lines)
 
 
+def summary_table(table: Sequence[Row]) -> Table:
+    """Return one line per data set: dynamic → fast routing, the paper's beside ours."""
+    cells = {(row.data, row.normalization, row.routing): row for row in table}
+    columns = ["data set"]
+    for title in NORMALIZATIONS.values():
+        columns += [f"{title}, paper", f"{title}, ours", "all ones", "seeds"]
+    lines = []
+    for data, title in TITLES.items():
+        line = [title]
+        for rule in NORMALIZATIONS:
+            pair = [cells[data, rule, routing] for routing in ROUTINGS]
+            line.append(" → ".join(f"{row.paper[0]:.2f}" for row in pair))
+            if pair[0].seeds:
+                line.append(" → ".join(_mean(spread(row.final)) for row in pair))
+                line += [_mean(spread(pair[0].uniform)), str(len(pair[0].seeds))]
+            else:
+                line += ["not run", "", ""]
+        lines.append(line)
+    return Table("Test accuracies, %: dynamic → fast routing", columns, lines)
+
+
 def runs_table(results: Mapping[Cell, RunResult], link: Callable[[str], str] = lambda name: name) -> Table:
     """Return every run by itself, with intervals and paired tests.
 

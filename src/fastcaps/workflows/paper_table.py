@@ -19,6 +19,7 @@ from fastcaps.reproduction import (
     report_page,
     rows,
     runs_table,
+    summary_table,
     with_tables,
 )
 from fastcaps.reproduction.cells import check_run
@@ -128,7 +129,7 @@ def reproduction_report(
     }
     text = "\n".join(f"## {title}\n\n{section.to_markdown()}" for title, section in sections.items())
     files = {out / "report.md": text.encode(), out / "report.html": report_page(done).encode()}
-    page = _readme(accuracy_table(table).to_markdown(), readme)
+    page = _readme(summary_table(table).to_markdown(), readme)
     write_atomically(files)
     write_atomically(page)  # perhaps on another disk
     files |= page
