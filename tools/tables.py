@@ -15,6 +15,7 @@ from fastcaps._files import write_atomically
 from fastcaps._json import read_json
 from fastcaps._result import Result, Table
 from fastcaps.analysis.ablation import Ablation, Trial, iteration_name
+from fastcaps.compression.results import CompressionResult
 from fastcaps.nn.meta import without_weights
 from fastcaps.reproduction import (
     RunResult,
@@ -250,6 +251,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "fashion-variants": lambda: trainings("fashion-3", variants("1 epoch", "epoch", **CONTINUED)),
     "refits": lambda: trainings("cifar10-refit", REFITTED),
     "digits": lambda: trainings("digits", variants("3 epochs", "2 epochs")),
+    "rankings": lambda: load(CompressionResult, "compress-mnist-search").tables()[0].to_markdown(),
     "headline": lambda: headline("bench-mnist"),
     "bench": lambda: bench("bench-mnist"),
     "aims": lambda: aims("bench-mnist"),
