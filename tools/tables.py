@@ -175,9 +175,8 @@ def bench(name: str) -> str:
         last = rows_of[batches[-1]]
         times = [f"{rows_of[batch]['ms_per_image']:.2f} ({rows_of[batch]['times_faster']:.1f}×)" for batch in batches]
         shares = "" if last["shares"] is None else " / ".join(f"{100 * share:.0f}" for share in last["shares"].values())
-        memory = f"{rows_of[1]['peak_mb']:.0f} / {last['peak_mb']:.0f}"
-        table.append([engine, *times, memory, f"{last['size_mb']:.1f}", shares, f"{last['share_of_peak']:.0%}"])
-    head = ["", *(f"batch {batch}" for batch in batches), f"MB, batch 1 / {batches[-1]}", "file or weights, MB"]
+        table.append([engine, *times, f"{last['size_mb']:.1f}", shares, f"{last['share_of_peak']:.0%}"])
+    head = ["", *(f"batch {batch}" for batch in batches), "file or weights, MB"]
     return Table("", [*head, "layers, %", "of peak"], table).to_markdown()
 
 
@@ -188,7 +187,7 @@ def growth(name: str) -> str:
         by_size.setdefault((row["axis"], row["size"]), {})[row["routing"]] = row
     table = []
     for (axis, size), by_routing in by_size.items():
-        cells = [f"{row['ms_per_image']:.3f} ms, {row['peak_mb']:.0f} MB" for row in by_routing.values()]
+        cells = [f"{row['ms_per_image']:.3f} ms" for row in by_routing.values()]
         table.append([f"{axis}: {size:,}", *cells, f"{by_routing['folded']['times_faster']:.1f}×"])
     return Table("", ["", *next(iter(by_size.values())), "folded against plain"], table).to_markdown()
 
