@@ -11,8 +11,8 @@ from tools.cards import card
 from typer.testing import CliRunner
 
 from fastcaps import CapsNet, FastCapsNet, bundled
-from fastcaps.cli import app
 from fastcaps._result import plain
+from fastcaps.cli import app
 from fastcaps.compression.results import CompressionResult
 from fastcaps.reproduction import Cell, finished
 from fastcaps.runtime import load
@@ -71,7 +71,11 @@ def test_both_networks_open_by_name_and_agree_with_their_files(name):
 
 
 # Correct answers to the first thousand test images.
-FIRST_THOUSAND = {"mnist": {"dynamic": 992, "fast": 992}, "cifar10": {"dynamic": 693, "fast": 663}, "mnist-small": {"dynamic": 986, "fast": 990}}
+FIRST_THOUSAND = {
+    "mnist": {"dynamic": 992, "fast": 992},
+    "cifar10": {"dynamic": 693, "fast": 663},
+    "mnist-small": {"dynamic": 986, "fast": 990},
+}
 
 
 @pytest.mark.slow
@@ -148,7 +152,7 @@ def test_the_package_is_not_written_to():
 def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mnist").mkdir()
-    hidden = r"\(cifar10, mnist, mnist-small; the one called mnist is hidden by what has that name here: rename it, or work in"
+    hidden = r"\(cifar10, mnist, mnist-small; the one called mnist is hidden by what has that name here: rename it, or"
     with pytest.raises(FileNotFoundError, match=f"mnist.config.json does not exist: expected a folder .*{hidden}"):
         CapsNet.from_pretrained("mnist")
     with pytest.raises(FileNotFoundError, match=f"mnist is no run: it has no run.json.*{hidden}"):
