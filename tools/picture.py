@@ -10,10 +10,10 @@ import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
+from fastcaps._figure import Figure
 from fastcaps._files import write_atomically
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.functional import prediction_vectors, routing_trace

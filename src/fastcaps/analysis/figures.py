@@ -434,11 +434,15 @@ def procedure_figure(
         figure.text(x, 0.95, f"{number} · {word}", ha="center", fontsize=9.5, fontweight="bold")
     for x, image, words in ((0.085, added, "sum of coefficients"), (0.395, drawn, "coefficient")):
         if image is not None:
-            bar = figure.colorbar(image, cax=figure.add_axes((x, 0.075, 0.2, 0.014)), orientation="horizontal")
-            bar.set_label(words, fontsize=7.5, labelpad=1)
-            bar.ax.locator_params(nbins=4)
-            bar.ax.tick_params(labelsize=7)
+            _colorbar_below(figure, image, x, words)
     return figure
+
+
+def _colorbar_below(figure: Figure, image: Any, x: float, words: str) -> None:
+    bar = figure.colorbar(image, cax=figure.add_axes((x, 0.075, 0.2, 0.014)), orientation="horizontal")
+    bar.set_label(words, fontsize=7.5, labelpad=1)
+    bar.ax.locator_params(nbins=4)
+    bar.ax.tick_params(labelsize=7)
 
 
 @_styled

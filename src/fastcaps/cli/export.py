@@ -19,6 +19,10 @@ from fastcaps.cli._common import (
     renamed_option,
 )
 
+_Check = Annotated[
+    bool, typer.Option("--check/--no-check", help="Compare with PyTorch on the test images; without, no data needed.")
+]
+
 
 @command
 @renamed_option("--master", "coefficients")
@@ -37,10 +41,7 @@ def export(
         int | None, typer.Option(min=1, help="Number of test images to compare on (default: all).")
     ] = None,
     coefficients: Coefficients = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check/--no-check", help="Compare with PyTorch on the test images; without, no data needed."),
-    ] = True,
+    check: _Check = True,
     calibration: Annotated[
         Path | None, typer.Option(help="Folder of pictures to calibrate int8 with (default: training images).")
     ] = None,

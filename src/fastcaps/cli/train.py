@@ -26,6 +26,26 @@ _NAMES = {
     for field in dataclasses.fields(cls)
 } | {"data": "--data", "resume": "--resume", "config": "--config"}
 
+_RunToResume = Annotated[
+    Path | None,
+    typer.Argument(help="With --resume: the run folder; needs no other option.", metavar="RUN", rich_help_panel="Run"),
+]
+_ConfigFile = Annotated[
+    Path | None, typer.Option(help="TOML file that describes the run; options override it.", rich_help_panel="Run")
+]
+_Resume = Annotated[
+    bool, typer.Option("--resume", help="Resume a run; with more --epochs, extend it.", rich_help_panel="Run")
+]
+_NetworkChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change of the network, such as stem_channels=64; may be repeated.",
+        rich_help_panel="Network",
+    ),
+]
+
 
 @distributed_command
 @renamed_option("--afresh", "reinit")
@@ -34,28 +54,10 @@ _NAMES = {
 @renamed_option("--network", "network_changes")
 @options_from(*_GROUPS, flags=_FLAGS)
 def train(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            help="With --resume: the run folder; needs no other option.", metavar="RUN", rich_help_panel="Run"
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="TOML file that describes the run; options override it.", rich_help_panel="Run"),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume a run; with more --epochs, extend it.", rich_help_panel="Run")
-    ] = False,
-    network_changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change of the network, such as stem_channels=64; may be repeated.",
-            rich_help_panel="Network",
-        ),
-    ] = None,
+    run: _RunToResume = None,
+    config: _ConfigFile = None,
+    resume: _Resume = False,
+    network_changes: _NetworkChanges = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", hidden=True)] = False,
     as_json: Json = False,
     **options: Any,

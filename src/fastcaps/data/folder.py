@@ -114,18 +114,19 @@ def load(
         image_shape=(c, h, w),
         train=train,
         test=test,
-        provenance={
-            "kind": "folder",
-            "images": {"train": len(train), "test": len(test)},
-            "size": [h, w],
-            "channels": c,
-            "sha256": _tree_hash(folder, files.paths, headers, train_files),
-        },
+        provenance=_provenance(
+            (len(train), len(test)), (c, h, w), _tree_hash(folder, files.paths, headers, train_files)
+        ),
         augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
         background=measure_background(train) if c == 1 else None,
         test_hashes=() if files.divided else tuple(headers[k].sha256[:_DIGITS] for k in test_files),
         left_out=files.left_out,
     )
+
+
+def _provenance(images: tuple[int, int], shape: tuple[int, int, int], sha256: str) -> dict[str, Any]:
+    counts = dict(zip(("train", "test"), images, strict=True))
+    return {"kind": "folder", "images": counts, "size": list(shape[1:]), "channels": shape[0], "sha256": sha256}
 
 
 def is_divided(folder: Path) -> bool:

@@ -124,12 +124,14 @@ def accumulate(
                 world=world,
             )
         if world.is_main:
-            files: dict[Path, bytes | None] = {path: master.to_bytes()}
-            if out is None:
-                files |= fold(model, master).pretrained_files(run.fast_folder)
-                files |= dict.fromkeys(run.evaluation_files)  # they are about the coefficients before these
-            write_atomically(files)
+            write_atomically({path: master.to_bytes()} if out else _own_files(run, model, master))
     return AccumulationResult(path, master, iteration == "final")
+
+
+def _own_files(run: Run, model: CapsNet, master: MasterCoefficients) -> dict[Path, bytes | None]:
+    """Return what belongs together in a run folder; evaluations are about the coefficients before these."""
+    folded = fold(model, master).pretrained_files(run.fast_folder)
+    return {run.master_file: master.to_bytes(), **folded, **dict.fromkeys(run.evaluation_files)}
 
 
 def _check_not_fixed(run: Run) -> None:

@@ -121,22 +121,13 @@ def analyze(
         compared = None if compare is None else task.compared(open_run(compare), data)
         if not current().is_main:
             return AnalysisResult(task.folder, evaluation, None)
-        measured = Measurements(
-            training, lengths, evaluation, lambda numbers: data.augmentation.test_view(test.images(numbers))
-        )
-        report = build_report(
-            model,
-            master,
-            measured,
-            examples=examples or list(range(min(5, len(test)))),
-            sort_by_class=sort_by_class,
-            compared=compared,
-        )
+        view = data.augmentation.test_view
+        measured = Measurements(training, lengths, evaluation, lambda numbers: view(test.images(numbers)))
+        drawn = examples or list(range(min(5, len(test))))
+        report = build_report(model, master, measured, examples=drawn, sort_by_class=sort_by_class, compared=compared)
         settings = ReportSettings(execution.command, limit, weights_hash(model), master.values_hash, data.fingerprint)
         report = replace(report, run=run_name(run), settings=settings)
-        page = report_page(report, {name: page_svg(figure) for name, figure in report.figures.items()})
-        files = {task.folder / "analysis.json": json_bytes(report.to_dict()), task.folder / "index.html": page.encode()}
-        write_atomically(files)
+        task.write(report)
         return AnalysisResult(task.folder, evaluation, report)
 
 
@@ -156,6 +147,12 @@ class _Task:
     folder: Path
     limit: int | None
     execution: Execution
+
+    def write(self, report: ReportData) -> None:
+        """Write the page and its numbers."""
+        page = report_page(report, {name: page_svg(figure) for name, figure in report.figures.items()})
+        files = {self.folder / "analysis.json": json_bytes(report.to_dict()), self.folder / "index.html": page.encode()}
+        write_atomically(files)
 
     @property
     def cache(self) -> Path:
