@@ -3,6 +3,7 @@
 A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps it equal to what this writes.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -227,6 +228,7 @@ def headline(name: str) -> str:
     ahead = min(
         min(rows[other, batch]["ms_per_image"] for other in others) / row["ms_per_image"] for batch, row in best.items()
     )
+    ahead = math.floor(10 * ahead) / 10  # a lower bound is rounded down
     answers = [row for row in result["answers"] if row["engine"] in ("folded", "ONNX folded", "ONNX folded int8")]
     changed, images = sum(row["changed"] for row in answers), min(row["images"] for row in answers)
     table = [
