@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 from tests.analysis.conftest import small_network
 from tests.analysis.test_report_builder import built
 
@@ -15,6 +16,7 @@ from fastcaps.analysis.report_data import ReportSettings
 
 @pytest.fixture(scope="module")
 def report():
+    torch.manual_seed(0)
     model = small_network(class_names=("cat & <dog>", "1", "2"))
     settings = ReportSettings("fastcaps analyze '<script>'", 12, "w", "m", "d")
     data, _, _ = built(model)
