@@ -102,6 +102,8 @@ def test_held_out_images_are_those_given_and_test_images_are_not_looked_at():
     assert not seen
 
 
-@pytest.mark.parametrize(("held_out", "images", "expected"), [(5000, 60_000, 5000), (5000, 1437, 0.2), (0.3, 100, 0.3)])
-def test_of_few_images_a_fifth_is_held_out(held_out, images, expected):
+@pytest.mark.parametrize(
+    ("held_out", "images", "expected"), [(None, 60_000, 5000), (None, 1437, 0.2), (5000, 1437, 5000), (0.3, 100, 0.3)]
+)
+def test_of_few_images_a_fifth_is_held_out_unless_told_otherwise(held_out, images, expected):
     assert CompressSettings(held_out=held_out).held_out_of(images) == expected

@@ -32,8 +32,7 @@ class RefitSettings:
         sharpness: what lengths are multiplied by in both losses of the lengths.
         label_weight: of cross-entropy with the labels.
         length_weight: of the divergence from the teacher's lengths.
-        capsule_weight: of the squared distance from the teacher's capsules. It brings the lengths nearer to the
-            teacher's, and costs a small network accuracy.
+        capsule_weight: of the squared distance from the teacher's capsules.
     """
 
     epochs: int = 6

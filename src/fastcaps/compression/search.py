@@ -26,6 +26,8 @@ _MULTIPLE = 8
 # Images to rank by, and of the held-out ones to compare rankings on.
 _RANKED, _COMPARED = 512, 2000
 _RANDOM_ORDERS = 3
+# Training images that are held out by default, where there are enough.
+_HELD_OUT = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,8 @@ class CompressSettings:
         maps: stem maps of the only size to try; in proportion to ``types`` when None.
         speedup: by how many times the only size to try has fewer multiply-adds.
         ranking: what decides which types and maps stay.
-        held_out: part of the training images, or their number, on which sizes are compared; of few images a fifth.
+        held_out: part of the training images, or their number, on which sizes are compared; None for 5,000, or a fifth
+            where that would be more than half.
         batch_size: images per step.
         seed: of the held-out images, the order and the augmentation.
         views: augmented versions of the training images that the dynamic network answers; later epochs repeat them.
@@ -50,7 +53,7 @@ class CompressSettings:
     maps: int | None = None
     speedup: float | None = None
     ranking: Ranking = "energy"
-    held_out: float | int = 5000
+    held_out: float | int | None = None
     batch_size: int = 128
     seed: int = 0
     views: int = 3
@@ -70,8 +73,10 @@ class CompressSettings:
             raise ValueError(f"ranking is {self.ranking!r}, expected one of {', '.join(RANKINGS)}")
 
     def held_out_of(self, images: int) -> float | int:
-        """Return the part, or the number, of so many training images to hold out: a fifth where they are few."""
-        return 0.2 if isinstance(self.held_out, int) and 2 * self.held_out > images else self.held_out
+        """Return the part, or the number, of so many training images to hold out."""
+        if self.held_out is not None:
+            return self.held_out
+        return 0.2 if images < 2 * _HELD_OUT else _HELD_OUT
 
     def sizes(self, config: CapsNetConfig) -> tuple[Size, ...]:
         """Return the sizes to try for a network, from large to small; all are smaller than the network itself."""
