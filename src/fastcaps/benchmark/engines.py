@@ -20,7 +20,7 @@ from fastcaps.exporting.exporter import calibrated
 from fastcaps.exporting.graph import network_graph
 from fastcaps.exporting.module import module_graph
 from fastcaps.master import fold
-from fastcaps.nn import CapsNet, CapsNetConfig, FastCapsNet, summary
+from fastcaps.nn import CapsNet, CapsNetConfig, FastCapsNet
 from fastcaps.nn.fusion import fuse_batch_norm
 
 # In PyTorch unless the name says ONNX (Runtime) or OpenVINO; "folded" takes the fastest convolution for the batch size.
@@ -155,7 +155,7 @@ def some_images(config: CapsNetConfig, count: int) -> Tensor:
 
 def dynamic_multiply_adds(config: CapsNetConfig) -> int:
     """Return the multiply-adds per image with dynamic routing: a sum per iteration, an agreement after all but one."""
-    return sum(summary.multiply_adds(config, config.iterations).values())
+    return sum(config.multiply_adds(config.iterations).values())
 
 
 def _with_votes(name: str, networks: Networks, threads: int) -> Engine:

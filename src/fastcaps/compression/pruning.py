@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fastcaps.nn import CapsNetConfig, FastCapsNet, summary
+from fastcaps.nn import CapsNetConfig, FastCapsNet
 from fastcaps.nn.meta import without_weights
 
 
@@ -38,7 +38,7 @@ class Size:
 
 def multiply_adds(config: CapsNetConfig) -> int:
     """Return the multiply-adds of a folded network per image, with all convolutions counted as ordinary ones."""
-    return sum(summary.multiply_adds(config).values())
+    return sum(config.multiply_adds().values())
 
 
 @torch.no_grad()

@@ -170,11 +170,15 @@ class CapsNetConfig(ShortRepr):
         votes = -(-self._routing_weights // self.lower_dimension)
         return self.channels * pictures + sum(numbers for numbers, _, _ in self._convolutions) + votes
 
-    @property
-    def multiply_adds(self) -> int:
-        """Multiply-adds per image, with dynamic routing."""
-        convolutions = sum(numbers * each for numbers, _, each in self._convolutions)
-        return convolutions + (1 + 2 * self.iterations) * self._routing_weights
+    def multiply_adds(self, iterations: int | None = None) -> dict[str, int]:
+        """Return the multiply-adds per image of stem, PrimaryCaps and routing, convolutions counted as ordinary ones.
+
+        Args:
+            iterations: of dynamic routing: a sum each, an agreement after all but the last; None for a folded network.
+        """
+        *stem, primary = (numbers * each for numbers, _, each in self._convolutions)
+        loop = 0 if iterations is None else (2 * iterations - 1) * (self._routing_weights // self.lower_dimension)
+        return {"stem": sum(stem), "primary": primary, "routing": self._routing_weights + loop}
 
     @property
     def memory_bytes(self) -> int:

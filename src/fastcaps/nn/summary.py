@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from fastcaps._result import Result, Table
-from fastcaps.nn.config import CapsNetConfig
 
 if TYPE_CHECKING:
     from fastcaps.nn.base import CapsuleNetwork
@@ -69,7 +68,7 @@ def summarize(network: "CapsuleNetwork", iterations: int | None = None) -> Summa
         iterations: of routing; None for a folded network.
     """
     config = network.config
-    products = multiply_adds(config, iterations)
+    products = config.multiply_adds(iterations)
     linear = [layer for layer in network.decoder.modules() if isinstance(layer, nn.Linear)]
     outputs = {
         "stem": (config.stem_channels, *config.stem_size),
@@ -84,24 +83,3 @@ def summarize(network: "CapsuleNetwork", iterations: int | None = None) -> Summa
         parameters = sum(parameter.numel() for parameter in module.parameters())
         layers.append(LayerSummary(name, type(module).__name__, output, parameters, count))
     return Summary(type(network).__name__, tuple(layers))
-
-
-def multiply_adds(config: CapsNetConfig, iterations: int | None = None) -> dict[str, int]:
-    """Return the multiply-adds per image of stem, PrimaryCaps and routing, convolutions counted as ordinary ones.
-
-    Args:
-        config: of the network.
-        iterations: of dynamic routing: a sum each, an agreement after all but the last; None for a folded network.
-    """
-    counts, channels, height, width = [], config.channels, config.height, config.width
-    for outputs, kernel, stride in (
-        *config.stem_layers,
-        (config.stem_channels, config.stem_kernel, config.stem_stride),
-        (config.capsule_types * config.lower_dimension, config.primary_kernel, config.primary_stride),
-    ):
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        counts.append(height * width * outputs * channels * kernel**2)
-        channels = outputs
-    votes = config.lower_capsules * config.classes * config.class_dimension
-    loop = 0 if iterations is None else votes * (2 * iterations - 1)
-    return {"stem": sum(counts[:-1]), "primary": counts[-1], "routing": config.lower_dimension * votes + loop}

@@ -161,7 +161,7 @@ class _Sizes:
         self.graph = graph
         self.weights = _ROOM * config.weight_count
         self.numbers = max(self.weights, _ROOM * batch * config.image_numbers)
-        self.work = _ROOM * batch * config.multiply_adds
+        self.work = _ROOM * batch * sum(config.multiply_adds(config.iterations).values())
         self.nodes = 50 + 3 * len(config.stem_layers) + 30 * config.iterations
         self.shapes: dict[str, Shape] = {"images": (batch, config.channels, config.height, config.width)}
         if 4 * self.numbers > free_bytes():
