@@ -65,11 +65,13 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
     bundle.bundle(run, folder)
     assert not (folder / bundled.ONNX).exists()
     assert "onnx" not in (folder / "README.md").read_text()
+    assert bundled.ONNX in bundled.large_files("small")
     # Cards are written again from what is recorded.
     (folder / "README.md").write_text("old")
     monkeypatch.setattr("sys.argv", ["bundle", "--cards"])
     bundle.main()
     assert (folder / "README.md").read_text() == card(folder)
+    assert list(bundled.large_files("small")) == ["master.safetensors", "model/model.safetensors"]
 
 
 def test_too_large_an_export_stays_out(run, package, monkeypatch):

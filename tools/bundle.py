@@ -3,10 +3,11 @@
 The weights are rounded to half precision first. Then coefficients are accumulated, unless the network was trained with
 fixed ones, and accuracies are measured on the test set and, for a network of digits, on those that scikit-learn has.
 All goes into ``run.json`` of the network, from which its card is written: ``python -m tools.bundle --cards`` does only
-that, for all networks. ``--onnx`` puts an int8 file beside them.
+that, for all networks, and lists sizes and hashes of their files. ``--onnx`` puts an int8 file beside them.
 """
 
 import argparse
+import hashlib
 import json
 import tempfile
 from dataclasses import replace
@@ -26,7 +27,7 @@ from fastcaps.training.result import public
 from tools.cards import card
 
 ROOT = Path(__file__).parent.parent
-MODELS = ROOT / "src" / "fastcaps" / "models"
+MODELS = ROOT / "models" / "fastcaps_models"
 LARGEST_ONNX = 8_000_000
 
 
@@ -44,11 +45,13 @@ def main() -> None:
     if arguments.cards:
         for name in bundled.names():
             write_card(MODELS / name)
+        write_atomically({MODELS / bundled.FILES: manifest(MODELS)})
         return
     run = Run.open(arguments.run)
     if run.description.state != "finished":
         parser.error(f"{arguments.run} is not finished")
     bundle(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
+    write_atomically({MODELS / bundled.FILES: manifest(MODELS)})
     print(json.dumps(plain(bundled.describe(arguments.name)), indent=2))
 
 
@@ -86,6 +89,17 @@ def write_card(folder: Path) -> None:
     if run.description.config.class_names == tuple("0123456789"):
         run.write_about({**run.about, "embedded_digits": on_embedded_digits(folder)})
     write_atomically({folder / "README.md": card(folder).encode()})
+
+
+def manifest(models: Path) -> bytes:
+    """Return the sizes and hashes of the large files of all networks, as JSON."""
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(path for path in models.rglob("*") if path.suffix in (".safetensors", ".onnx")):
+        name, _, inside = path.relative_to(models).as_posix().partition("/")
+        content = path.read_bytes()
+        file = bundled.ModelFile(len(content), hashlib.sha256(content).hexdigest())
+        files.setdefault(name, {})[inside] = plain(file)
+    return json_bytes(files)
 
 
 def on_embedded_digits(folder: str | Path) -> dict[str, float]:

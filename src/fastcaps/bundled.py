@@ -1,18 +1,57 @@
-"""The trained networks that come with the package: each a run folder with its weights in half precision."""
+"""The trained networks that come with fastcaps: each a run folder with its weights in half precision.
+
+The package describes all of them, and has room for one int8 file. The large files come from a checkout or the package
+``fastcaps-models`` where there is one, otherwise they are downloaded to the cache.
+"""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from fastcaps._download import DownloadError, cache_dir, created_folder, download
+from fastcaps._files import write_atomically
+from fastcaps._json import read_json
 from fastcaps._result import Result, Table
+from fastcaps._version import __version__
 from fastcaps._words import did_you_mean
 
-# Folder of the networks, one folder each.
-FOLDER = Path(__file__).parent / "models"
+
+def _installed_folder() -> Path:
+    """Return the folder of a checkout, of ``fastcaps-models``, or the one with what the package itself has."""
+    checkout = Path(__file__).parents[2] / "models" / "fastcaps_models"
+    package = find_spec("fastcaps_models")
+    if checkout.is_dir() or package is None or package.origin is None:
+        return checkout if checkout.is_dir() else Path(__file__).parent / "models"
+    return Path(package.origin).parent
+
+
+# Folder of the networks, one folder each; large files may be missing in it.
+FOLDER = _installed_folder()
 # Of a network that also comes as an exported file, for inference without PyTorch.
 ONNX = "model.int8.onnx"
+# In `FOLDER`: sizes and hashes of the large files of all networks.
+FILES = "files.json"
+# Address of the folder that has the large files as NAME.FILE, unless $FASTCAPS_MODELS_URL says another.
+PUBLISHED: str | None = None
+_DESCRIPTIONS = ("README.md", "run.json", "model/config.json", "fast/config.json")
 _VARIANTS = ("dynamic", "fast", "uniform")
+_MINOR = ".".join(__version__.split(".")[:2])
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A large file of a network.
+
+    Attributes:
+        bytes: its size.
+        sha256: its hash.
+    """
+
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -27,9 +66,12 @@ class BundledNetwork:
         accuracy: on the test images by variant of routing, of the weights as they are stored.
         images: number of test images.
         bytes: size of all files.
+        state: ``"installed"``, ``"cached"`` or ``"to download"``; ``"int8 installed"`` or ``"int8 cached"`` where only
+            the exported file is on this machine.
         weights_sha256: of the weights.
-        folder: the run folder.
-        onnx: the exported file, where there is one.
+        card: the file that describes it.
+        folder: the run folder, also where it is yet to be downloaded to.
+        onnx: the exported file, where this machine has one.
     """
 
     name: str
@@ -39,7 +81,9 @@ class BundledNetwork:
     accuracy: Mapping[str, float]
     images: int
     bytes: int
+    state: str
     weights_sha256: str
+    card: str
     folder: str
     onnx: str | None
 
@@ -63,11 +107,12 @@ class BundledNetworks(Result):
                 network.normalization,
                 *(f"{network.accuracy[variant]:.2%}" for variant in _VARIANTS),
                 f"{network.bytes / 1e6:.1f}",
+                network.state,
                 f"{network.weights_sha256[:12]}…",
             ]
             for network in self.networks
         ]
-        columns = ["name", "data", "normalization", *_VARIANTS, "MB", "SHA-256 of the weights"]
+        columns = ["name", "data", "normalization", *_VARIANTS, "MB", "files", "SHA-256"]
         return [Table("Networks that come with fastcaps", columns, rows)]
 
 
@@ -76,12 +121,32 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
 
 
-def resolve(name_or_folder: str | Path) -> Path:
-    """Return the folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name."""
-    folder = Path(name_or_folder)
-    if not folder.exists() and str(name_or_folder) in names():
-        return FOLDER / str(name_or_folder)
-    return folder
+def resolve(name_or_folder: str | Path, *, exported: bool = False) -> Path:
+    """Return the run folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name.
+
+    Files that are neither installed nor cached are downloaded.
+
+    Args:
+        name_or_folder: a name, or a folder.
+        exported: need only the exported file, where the network has one.
+    """
+    folder, name = Path(name_or_folder), str(name_or_folder)
+    if folder.exists() or name not in names():
+        return folder
+    wanted = {ONNX} if exported else set(large_files(name))
+    for place in (FOLDER / name, _cached_folder(name)):
+        if not wanted & set(_missing(place, name)):
+            return place
+    _download(name, wanted)
+    return _cached_folder(name)
+
+
+def exported_file(name: str) -> Path:
+    """Return the exported file of a bundled network, for inference without PyTorch; download it if it is missing."""
+    file = resolve(name, exported=True) / ONNX
+    if not file.is_file():
+        raise FileNotFoundError(f"{name} has no exported file {ONNX}: expected one of {', '.join(_exported())}")
+    return file
 
 
 def names_expected(name: str | Path) -> str:
@@ -101,11 +166,13 @@ def _runs_beside(path: Path) -> list[Path]:
 
 
 def describe(name: str) -> BundledNetwork:
-    """Return data, accuracies, size and hash of a bundled network, without loading it."""
-    folder = FOLDER / name
-    about = json.loads((folder / "run.json").read_bytes())
-    config = json.loads((folder / "model" / "config.json").read_bytes())
-    onnx = folder / ONNX
+    """Return data, accuracies, size, state and hash of a bundled network, without loading or downloading it."""
+    description, cached = FOLDER / name, _cached_folder(name)
+    about = json.loads((description / "run.json").read_bytes())
+    config = json.loads((description / "model" / "config.json").read_bytes())
+    sizes = {path: path.stat().st_size for path in description.rglob("*") if path.is_file()}
+    sizes |= {description / path: file.bytes for path, file in large_files(name).items()}
+    installed = not _missing(description, name)
     return BundledNetwork(
         name=name,
         data=about["data"]["name"],
@@ -113,10 +180,12 @@ def describe(name: str) -> BundledNetwork:
         normalization=about["config"]["normalization"],
         accuracy=about["evaluation"],
         images=about["data"]["test"],
-        bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        bytes=sum(sizes.values()),
+        state=_state(name),
         weights_sha256=config["weights_sha256"],
-        folder=str(folder),
-        onnx=str(onnx) if onnx.is_file() else None,
+        card=str(description / "README.md"),
+        folder=str(description if installed else cached),
+        onnx=next((str(place / ONNX) for place in (description, cached) if (place / ONNX).is_file()), None),
     )
 
 
@@ -126,5 +195,63 @@ def describe_all() -> BundledNetworks:
 
 
 def is_bundled(folder: Path) -> bool:
-    """Return whether a folder belongs to the package, so that nothing is written to it."""
-    return folder.resolve().is_relative_to(FOLDER.resolve())
+    """Return whether a folder has a network that comes with fastcaps, so that nothing is written to it."""
+    return any(folder.resolve().is_relative_to(place.resolve()) for place in (FOLDER, _cached_folder("")))
+
+
+def large_files(name: str) -> dict[str, ModelFile]:
+    """Return the large files of a network by their paths in its folder."""
+    manifest = FOLDER / FILES
+    if not manifest.is_file():
+        return {}  # of a folder that somebody has put together
+    return read_json(manifest, dict[str, dict[str, ModelFile]]).get(name, {})
+
+
+def _exported() -> list[str]:
+    return [name for name in names() if ONNX in large_files(name)]
+
+
+def _cached_folder(name: str) -> Path:
+    return cache_dir() / "models" / _MINOR / name
+
+
+def _missing(folder: Path, name: str) -> list[str]:
+    """Return which large files of a network a folder lacks."""
+    return [path for path in large_files(name) if not (folder / path).is_file()]
+
+
+def _state(name: str) -> str:
+    places = {"installed": FOLDER / name, "cached": _cached_folder(name)}
+    for state, place in places.items():
+        if not _missing(place, name):
+            return state
+    for state, place in places.items():
+        if (place / ONNX).is_file():
+            return f"int8 {state}"
+    return "to download"
+
+
+def _download(name: str, wanted: set[str]) -> None:
+    """Complete the folder of a network in the cache: descriptions from the package, large files from their address."""
+    folder = _cached_folder(name)
+    address = os.environ.get("FASTCAPS_MODELS_URL") or PUBLISHED
+    with created_folder(folder), created_folder(folder / "model"):
+        for path, file in large_files(name).items():
+            place = folder / path
+            if path not in wanted or place.is_file():
+                continue
+            urls = [f"{address.rstrip('/')}/{name}.{place.name}"] if address else []
+            try:
+                download(place.name, urls, place.parent, digest=f"sha256:{file.sha256}", limit=file.bytes)
+            except DownloadError as error:
+                raise FileNotFoundError(_not_found(name, str(error))) from None
+        write_atomically({folder / path: (FOLDER / name / path).read_bytes() for path in _DESCRIPTIONS})
+
+
+def _not_found(name: str, tried: str) -> str:
+    folder = _cached_folder(name)
+    return (
+        f"the files of the network {name} are neither installed (in {FOLDER / name}) nor cached (in {folder}), and "
+        f"could not be downloaded (tried {tried}): python -m pip install 'fastcaps-models=={_MINOR}.*', or put "
+        f"{' and '.join(_missing(folder, name))} into {folder}"
+    )

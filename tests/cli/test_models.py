@@ -25,7 +25,7 @@ def test_models_lists_what_there_is():
     said = invoke("models")
     assert f"{result['mnist']['accuracy']['fast']:.2%}" in said.stdout
     assert result["mnist"]["weights_sha256"][:12] in said.stdout
-    assert f"mnist: {result['mnist']['folder']}/README.md" in said.stderr
+    assert f"mnist: {result['mnist']['card']}" in said.stderr
 
 
 def test_models_names_an_exported_file(tmp_path, monkeypatch):

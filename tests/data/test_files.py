@@ -9,6 +9,7 @@ import threading
 import pytest
 from tests.data import tiny
 
+from fastcaps._download import cache_dir
 from fastcaps.data import files
 from fastcaps.data.registry import Archive, File, Files
 
@@ -79,7 +80,7 @@ def test_folders_that_are_not_there(tmp_path, monkeypatch):
 
 def test_the_cache_is_the_operating_systems_unless_chosen(monkeypatch):
     monkeypatch.delenv("FASTCAPS_CACHE")
-    assert files.cache_dir().name == "fastcaps"
+    assert cache_dir().name == "fastcaps"
 
 
 @pytest.mark.parametrize("unpacked", [True, False])
@@ -260,7 +261,7 @@ def test_an_interrupted_download_leaves_nothing(home, cache, monkeypatch):
 
     url = f"{home}/good/file.bin"
     with monkeypatch.context() as patch:
-        patch.setattr(files._Progress, "update", interrupt)
+        patch.setattr("fastcaps._download.Progress.update", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fetch(wanted(url), cache)
     assert not (cache / "some_set").exists()

@@ -45,9 +45,10 @@ def install(environment, tmp_path_factory):
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     [wheel] = folder.iterdir()
 
-    def install(extra: str) -> None:
+    def install(extra: str, models: bool = False) -> None:
         constraints: list[str | Path] = ["--no-compile", "-c", ROOT / "constraints.txt"]
-        pip("--python", environment / "bin" / "python", "install", "--quiet", *constraints, f"{wheel}[{extra}]")
+        packages: list[str | Path] = [f"{wheel}[{extra}]", *([ROOT / "models"] if models else [])]
+        pip("--python", environment / "bin" / "python", "install", "--quiet", *constraints, *packages)
 
     return install
 
@@ -61,7 +62,7 @@ def test_prediction_without_pytorch(environment, install, digits, tmp_path):
     (tmp_path / "seven.png").write_bytes(digits[0])
 
     def predict(*options: str) -> subprocess.CompletedProcess[str]:
-        command = [environment / "bin" / "fastcaps", "predict", "mnist", "seven.png", "--json", *options]
+        command = [environment / "bin" / "fastcaps", "predict", "mnist-small", "seven.png", "--json", *options]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=OUTSIDE)
 
     done = predict()
@@ -79,8 +80,8 @@ def instruction(name: str) -> list[str]:
 
 
 def test_the_environment_of_the_dockerfile_serves(environment, install, tmp_path, digits, serial):
-    [extra] = re.findall(r"'/src\[(\w+)\]'", DOCKERFILE)
-    install(extra)
+    [extra] = re.findall(r"'/src\[(\w+)\]' /src/models", DOCKERFILE)
+    install(extra, models=True)
     assert not list(environment.glob("lib/*/site-packages/torch"))
 
     def inside(words: list[str]) -> list[str]:

@@ -9,10 +9,10 @@ from fastcaps.cli._common import Json, command, print_json, print_table
 
 @command
 def models(as_json: Json = False) -> None:
-    """List the networks that come with fastcaps: their data, accuracy and size.
+    """List the networks that come with fastcaps: their data, accuracy, size, and whether their files are here.
 
-    Other commands take their names in place of a run folder. Accuracies are on the whole test set, of the weights as
-    they are stored.
+    Missing files are downloaded when a network is first used. Other commands take the names in place of a run folder.
+    Accuracies are on the whole test set, of the weights as they are stored.
 
     Example:  fastcaps models
     """
@@ -23,5 +23,5 @@ def models(as_json: Json = False) -> None:
     for table in collection.tables():
         print_table(table)
     for network in collection.networks:
-        files = [f"{network.folder}/README.md", *([network.onnx] if network.onnx else [])]
+        files = [network.card, *([network.onnx] if network.onnx else [])]
         typer.echo(f"{network.name}: {', '.join(files)}", err=True)

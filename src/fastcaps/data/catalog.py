@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from fastcaps._download import cache_dir
 from fastcaps._extras import require
 from fastcaps._result import Result, Table
 from fastcaps.data import amat, files
@@ -94,7 +95,7 @@ def download(*names: str, data_dir: str | Path | None = None, original: bool = F
 def _download(entry: NamedSet, data_dir: str | Path | None, original: bool) -> SetStatus:
     if original and entry.made_from is None:
         raise ValueError(f"{entry.name} is never generated, so original=True has no meaning for it: leave it out")
-    into = files.cache_dir() if data_dir is None else Path(data_dir).expanduser()
+    into = cache_dir() if data_dir is None else Path(data_dir).expanduser()
     # A folder that doesn't exist yet is created when something is downloaded.
     existing = data_dir if into.exists() else None
     places = files.roots(existing) if data_dir is None or existing is not None else [into, *files.roots()]
@@ -128,7 +129,7 @@ def _status(entry: NamedSet, places: list[Path]) -> SetStatus:
     else:
         generated = [
             path
-            for path in (files.cache_dir() / "generated").glob(f"{entry.name}-*.safetensors")
+            for path in (cache_dir() / "generated").glob(f"{entry.name}-*.safetensors")
             if path.with_suffix(".json").is_file()  # written last: without it the set isn't complete
         ]
         size = sum(path.stat().st_size for path in generated) or None

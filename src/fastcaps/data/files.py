@@ -8,23 +8,19 @@ import hashlib
 import lzma
 import os
 import struct
-import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
+from fastcaps._download import DownloadError, FormError, cache_dir, created_folder, download
 from fastcaps.data.registry import Archive, File, Files
 
 # The test images of MNIST, which come with the package.
 EMBEDDED = Path(__file__).parent / "embedded"
-# Seconds without an answer after which a server counts as down.
-_TIMEOUT = 30
 # What the libraries raise for damaged archives, also by accident: a link to nothing is a KeyError.
 _UNREADABLE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError),
@@ -50,16 +46,6 @@ class LocalFile:
 
 # Raises ValueError when files are not what they should be.
 Check = Callable[[list[LocalFile]], object]
-
-
-def cache_dir() -> Path:
-    """Return the folder for downloads and generated sets: ``$FASTCAPS_CACHE``, or that of the operating system."""
-    folder = os.environ.get("FASTCAPS_CACHE")
-    if folder:
-        return Path(folder).expanduser()
-    from platformdirs import user_cache_dir
-
-    return Path(user_cache_dir("fastcaps"))
 
 
 def roots(data_dir: str | Path | None = None) -> list[Path]:
@@ -168,7 +154,7 @@ def fetch(files: Files, places: Sequence[Path], into: Path, check: Check | None 
     missing = [file for file, item in zip(files.files, located, strict=True) if item is None]
     if missing:
         downloads: Sequence[File | Archive] = [files.archive] if files.archive else missing
-        with _created(into / files.folder) as folder:
+        with created_folder(into / files.folder) as folder:
             for item in downloads:
                 download_file(item, files, folder, places, check)
         located = locate(files, [*places, into])
@@ -219,80 +205,15 @@ def _damaged(path: Path, error: Exception) -> ValueError:
     return ValueError(f"{path} can't be unpacked ({reason}): it is damaged; delete it and download it again")
 
 
-@contextmanager
-def _created(folder: Path) -> Iterator[Path]:
-    """Create a folder to write to; remove it afterwards if it is new and still empty."""
-    absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise _not_writable(folder, error) from None
-        yield folder
-    finally:
-        for path in absent:
-            with suppress(OSError):  # it isn't empty, or was never created
-                path.rmdir()
-
-
-def _local(error: OSError) -> bool:
-    """Return whether the disk of this machine failed, and not the network."""
-    from requests.exceptions import RequestException
-
-    return error.errno is not None and not isinstance(error, RequestException | ConnectionError | TimeoutError)
-
-
-def _not_writable(folder: Path, error: OSError) -> OSError:
-    return OSError(
-        f"{folder} can't be created or written to ({error.strerror or error}): free space, or give another folder as "
-        "$FASTCAPS_CACHE, or as data_dir of fastcaps.data.download"
-    )
-
-
 def download_file(
     item: File | Archive, files: Files, folder: Path, places: Sequence[Path], check: Check | None = None
 ) -> None:
     """Download one file from the first address that works."""
-    import pooch
-
-    # pooch logs what the progress bar shows already.
-    pooch.get_logger().setLevel("WARNING")
     digest = item.digest if isinstance(item, Archive) else item.sha256
-    failures = []
-    for url in item.urls:
-        progress = _Progress(item.name, url, item.size or _MOST)
-        try:
-            pooch.retrieve(
-                url,
-                digest,
-                item.name,
-                folder,
-                downloader=_downloader(item, files, progress, None if digest else check),
-            )
-            return
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash or form is a ValueError
-            if isinstance(error, OSError) and _local(error):
-                raise _not_writable(folder, error) from None  # no other address would help
-            failures.append(f"{url}: {_reason(error)}")
-        finally:
-            progress.stop()
-    raise FileNotFoundError(_missing(files, places, failures))
 
-
-def _downloader(
-    item: File | Archive, files: Files, progress: "_Progress", check: Check | None
-) -> Callable[[str, str, Any], None]:
-    """Return a downloader for pooch: it writes a temporary file, which pooch renames or deletes."""
-    from pooch.downloaders import HTTPDownloader
-
-    to_file = HTTPDownloader(progressbar=progress, timeout=_TIMEOUT)
-
-    def download(url: str, temporary: str, _: Any) -> None:
-        to_file(url, temporary, None)
+    def check_form(path: Path) -> None:
         if check is None:
             return
-        path = Path(temporary)
         try:
             if isinstance(item, Archive):
                 check([LocalFile(file, path, packed=True) for file in files.files])
@@ -300,75 +221,11 @@ def _downloader(
                 check([LocalFile(item, path)])
         except ValueError as error:
             # By its own name, and without advice about a file that the user has.
-            raise _FormError(str(error).replace(temporary, item.name).partition(": it is ")[0]) from None
+            raise FormError(str(error).replace(str(path), item.name).partition(": it is ")[0]) from None
 
-    return download
-
-
-class _FormError(ValueError):
-    """A download has the wrong form."""
-
-
-def _reason(error: Exception) -> str:
-    """Return in a few words why a download failed; messages of the libraries have many lines."""
-    text = str(error)
-    if isinstance(error, _FormError):
-        return text
-    if isinstance(error, ValueError) and "hash" in text:
-        return "its checksum does not match"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None:
-        return f"HTTP status {status}"
-    return getattr(error, "strerror", None) or type(error).__name__
-
-
-def _missing(files: Files, places: Sequence[Path], failures: Sequence[str]) -> str:
-    tried = "; ".join(failures) or "nothing"
-    return f"{files.folder} is missing and could not be downloaded: {instructions(files, places)}; tried {tried}"
-
-
-class _Progress:
-    """Progress of a download on stderr: a bar on a terminal, otherwise a line at its start and its end.
-
-    The interface is that of pooch: it sets `total`, then calls `update` with numbers of bytes, `reset` and `close`.
-    """
-
-    def __init__(self, name: str, url: str, limit: int) -> None:
-        self.name, self.url, self.limit = name, url, limit
-        self.total = 0
-        self._done = 0
-        self._bar: Any = None
-        self._task: Any = None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-            console = Console(file=sys.stderr)
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._bar = Progress(*columns, console=console)
-            self._task = self._bar.add_task(name, total=None)
-            self._bar.start()
-        else:
-            print(f"{name}: downloading from {url}", file=sys.stderr)
-
-    def update(self, count: int) -> None:
-        """Count downloaded bytes, and stop at too many; pooch counts whole blocks, also the last."""
-        self._done += count
-        if self._done - count > self.limit:
-            raise _FormError(f"it has more than {self.limit:,} bytes")
-        if self._bar is not None:
-            self._bar.update(self._task, total=self.total or None, completed=min(self._done, self.total))
-
-    def reset(self) -> None:
-        """Count from 0 again; pooch does so before it completes the bar."""
-        self._done = 0
-
-    def close(self) -> None:
-        """Print the size of the download."""
-        if self._bar is None:
-            print(f"{self.name}: {self.total:,} bytes", file=sys.stderr)
-
-    def stop(self) -> None:
-        """Release the terminal, also after an error."""
-        if self._bar is not None:
-            self._bar.stop()
+    try:
+        download(item.name, item.urls, folder, digest=digest, limit=item.size or _MOST, check=check_form)
+    except DownloadError as error:
+        raise FileNotFoundError(
+            f"{files.folder} is missing and could not be downloaded: {instructions(files, places)}; tried {error}"
+        ) from None

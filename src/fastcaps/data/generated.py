@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parse
 from safetensors.numpy import save as serialize
 
+from fastcaps._download import cache_dir
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._json import read_json
-from fastcaps.data.files import cache_dir
 from fastcaps.data.idx import Arrays
 
 

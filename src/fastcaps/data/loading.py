@@ -7,6 +7,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
+from fastcaps._download import cache_dir
 from fastcaps.data import amat, cifar10, digits, files, folder, idx, variants
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split
@@ -69,7 +70,7 @@ def load_named(
     test_only: bool = False,
 ) -> DataSet:
     """Return the data set of an entry; missing files are downloaded ``into`` a folder, the cache when None."""
-    into = into or files.cache_dir()
+    into = into or cache_dir()
     if test_only and entry.files is not None and entry.files.test:
         train, test, provenance = _published(
             entry, entry.files.of_test(), [*files.roots(data_dir), files.EMBEDDED], into

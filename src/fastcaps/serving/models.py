@@ -125,14 +125,15 @@ def open_model(argument: str, *, threads: int | None = None, pytorch: bool = Tru
         raise ValueError(f"{name!r} can't be part of an address: name the network, as digits={path}")
     if path.is_file() or path.suffix == ".onnx":
         return _exported(name, load(path, threads), None, threads)
-    folder = resolve(path)
+    explore = pytorch and find_spec("torch") is not None
+    folder = resolve(path, exported=not explore)
     if not (folder / "run.json").is_file():
         raise FileNotFoundError(
             f"{path} is no file that fastcaps export made, no run folder and not {names_expected(path)}"
         )
-    available = pytorch and find_spec("torch") is not None and (folder / "master.safetensors").is_file()
     if (folder / ONNX).is_file():
-        return _exported(name, load(folder / ONNX, threads), folder if available else None, threads)
+        explore = explore and (folder / "master.safetensors").is_file()
+        return _exported(name, load(folder / ONNX, threads), folder if explore else None, threads)
     require(f"fastcaps serve {path}, which has no exported file,", "torch")
     return _trained(name, folder, threads)
 

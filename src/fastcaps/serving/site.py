@@ -91,7 +91,7 @@ def _exported_file(model: str | Path) -> Path:
     path = Path(model)
     if path.is_file() or path.suffix == ".onnx":
         return path
-    path = resolve(model) / ONNX
+    path = resolve(model, exported=True) / ONNX
     if not path.is_file():
         raise FileNotFoundError(
             f"{model} has no exported file for the browser: make one with fastcaps export {model} model.onnx "

@@ -4,7 +4,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fastcaps import bundled
 from fastcaps._progress import progress_bar
 from fastcaps._result import without_none
 from fastcaps.benchmark.engines import (
@@ -18,6 +17,7 @@ from fastcaps.benchmark.engines import (
     stored_engine,
 )
 from fastcaps.benchmark.side_by_side import SideBySide, side_by_side
+from fastcaps.bundled import exported_file
 from fastcaps.compression import multiply_adds
 from fastcaps.data import batches, load
 from fastcaps.nn import FastCapsNet
@@ -72,14 +72,11 @@ def _engines(run: Run) -> dict[str, Engine]:
         "dynamic routing": engine(DYNAMIC, networks, threads),
         "fast routing": engine(FOLDED_AUTO, networks, threads),
     }
-    small = "mnist-small"
-    if small in bundled.names():
-        compressed = FastCapsNet.from_pretrained(small)
-        engines["compressed"] = module_engine(compressed, multiply_adds(compressed.config))
-    for title, name in {"fast routing, int8": "mnist", "compressed, int8": small}.items():
-        file = bundled.describe(name).onnx if name in bundled.names() else None
-        if file is not None and find_spec("onnxruntime") is not None:
-            engines[title] = stored_engine(Path(file), threads)
+    compressed = FastCapsNet.from_pretrained("mnist-small")
+    engines["compressed"] = module_engine(compressed, multiply_adds(compressed.config))
+    if find_spec("onnxruntime") is not None:
+        for title, name in {"fast routing, int8": "mnist", "compressed, int8": "mnist-small"}.items():
+            engines[title] = stored_engine(exported_file(name), threads)
     return engines
 
 

@@ -9,10 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fastcaps import bundled
+from fastcaps._download import cache_dir
 from fastcaps._machine import free_bytes, instruction_sets, processor_name, processors
 from fastcaps._result import Result, Table
 from fastcaps._version import __version__
-from fastcaps.data import catalog, files
+from fastcaps.data import catalog
 
 _CACHE = "downloads and generated sets"
 _PACKAGES = {
@@ -159,7 +160,7 @@ def _folders() -> dict[str, Path]:
     folders = {"fastcaps": Path(__file__).parent.parent, "Python": Path(sys.prefix)}
     if os.environ.get("FASTCAPS_DATA"):
         folders["data sets"] = Path(os.environ["FASTCAPS_DATA"]).expanduser()
-    return folders | {_CACHE: files.cache_dir(), "bundled networks": bundled.FOLDER}
+    return folders | {_CACHE: cache_dir(), "bundled networks": bundled.FOLDER}
 
 
 def _is_writable(path: Path) -> bool:

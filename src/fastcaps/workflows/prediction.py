@@ -14,7 +14,7 @@ from fastcaps._extras import require
 from fastcaps._images import image_files, no_bombs
 from fastcaps._progress import progress_bar, say
 from fastcaps._result import Result, Table
-from fastcaps.bundled import ONNX
+from fastcaps.bundled import ONNX, resolve
 from fastcaps.runtime.pictures import Invert, TakesImages, inverted, network_input
 from fastcaps.runtime.session import check_finite
 from fastcaps.training.run import Run
@@ -238,13 +238,14 @@ def _list_pictures(images: Any) -> tuple[list[_Picture], list[UnreadableImage]]:
 def _open(model: str | Path | Run, routing: Routing | None, threads: int | None) -> _Network:
     if not isinstance(model, Run) and (Path(model).is_file() or Path(model).suffix == ".onnx"):
         return _open_exported(model, model, routing, threads)
-    run = open_run(model)
     name = model.folder if isinstance(model, Run) else model
-    if find_spec("torch") is None and routing in (None, "fast") and (run.folder / ONNX).is_file():
-        say(f"PyTorch is not installed: {name} is used as the int8 file that comes with fastcaps")
-        return _open_exported(name, run.folder / ONNX, routing, threads)
+    if find_spec("torch") is None and routing in (None, "fast"):
+        run = Run.open(resolve(name, exported=True))
+        if (run.folder / ONNX).is_file():
+            say(f"PyTorch is not installed: {name} is used as its int8 file")
+            return _open_exported(name, run.folder / ONNX, routing, threads)
     require(f"predict with {name}, no .onnx file,", "torch")
-    return _open_trained(name, run, routing or "fast", threads)
+    return _open_trained(name, open_run(model), routing or "fast", threads)
 
 
 def _open_exported(name: str | Path, file: str | Path, routing: Routing | None, threads: int | None) -> _Network:

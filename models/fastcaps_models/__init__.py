@@ -1,0 +1,1 @@
+"""The trained networks of fastcaps: one run folder each. `fastcaps.bundled` finds them by name."""
