@@ -11,7 +11,7 @@ from tests.runtime.conftest import networks, small_config, some_images
 from fastcaps.exporting import graph
 from fastcaps.exporting.exporter import calibrated
 from fastcaps.exporting.graph import network_graph
-from fastcaps.exporting.quantize import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, quantized_weight
+from fastcaps.exporting.quantize import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, PIXELS, quantized_weight, rounds_stem
 
 
 def arrays(network):
@@ -72,10 +72,12 @@ def test_int8_rounds_what_it_says_and_nothing_else(config, routing):
     model = network_graph(config, arrays(network), routing, ranges)
     capsules, _ = answers(model, images[:4])
     weights = {name: array.astype(np.float64) for name, array in arrays(network).items()}
-    weights["primary.conv.weight"], scales = restored(weights["primary.conv.weight"], 0, LARGEST_WEIGHT)
-    # Biases are rounded to the steps of what they are added to.
-    steps = scales * float(ranges.maps_scale.scale)
-    weights["primary.conv.bias"] = np.rint(weights["primary.conv.bias"] / steps) * steps
+    inputs = {"primary": ranges.maps_scale} | ({"stem": PIXELS} if rounds_stem(config) else {})
+    for layer, scale in inputs.items():
+        weights[f"{layer}.conv.weight"], scales = restored(weights[f"{layer}.conv.weight"], 0, LARGEST_WEIGHT)
+        # Biases are rounded to the steps of what they are added to.
+        steps = scales * float(scale.scale)
+        weights[f"{layer}.conv.bias"] = np.rint(weights[f"{layer}.conv.bias"] / steps) * steps
     if routing == "fast":
         weights["routing.weight"], _ = restored(weights["routing.weight"], 1, LARGEST_FOLDED)
 
@@ -93,6 +95,7 @@ def test_int8_rounds_what_it_says_and_nothing_else(config, routing):
     # What lies in the middle between two steps may be rounded to either.
     assert different <= 1
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    assert {name for name in ("stem", "primary") if f"{name}_weight_bytes" in tensors} == set(inputs)
     assert tensors["primary_weight_bytes"].data_type == onnx.TensorProto.INT8
 
 

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from fastcaps._version import __version__
-from fastcaps.exporting.quantize import CAPSULES, LARGEST_FOLDED, LARGEST_WEIGHT, Ranges, Scale, quantized_weight
+from fastcaps.exporting.quantize import (
+    CAPSULES,
+    LARGEST_FOLDED,
+    LARGEST_WEIGHT,
+    PIXELS,
+    Ranges,
+    Scale,
+    quantized_weight,
+    rounds_stem,
+)
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.file import PRODUCER
@@ -117,7 +126,7 @@ class Graph:
     def quantized_convolution(
         self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale, channel_steps: NDArray[np.float32]
     ) -> str:
-        """Add a convolution from bytes of the given scale to bytes that count the steps of each channel, from 128."""
+        """Add a convolution of what was bytes of the given scale; its result counts the steps of each channel."""
         weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
         # The bias is counted in the same steps, and of a channel of next to no weights these would be too many.
         least = np.abs(bias) / (_MOST_STEPS * scale.scale)
@@ -130,8 +139,7 @@ class Graph:
             self.constant(f"{layer}_bias_zero", np.zeros(len(steps)), np.int32),
         ]
         inputs = [tensor, kernel, self.add("DequantizeLinear", added, f"{layer}_bias", axis=0)]
-        result = self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
-        return self.quantized(result, Scale(np.float32(1), np.uint8(128)), f"{layer}_result")
+        return self.add("Conv", inputs, layer, kernel_shape=weight.shape[2:], strides=[stride, stride])
 
     def model(
         self, images: tuple[int, list[int]], outputs: Mapping[str, list[int]], batch: int | None
@@ -161,16 +169,7 @@ class Graph:
 
 def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, ranges: Ranges | None) -> str:
     """Add the layers from ``images (b c h w)`` to lower capsules ``(b i d)``."""
-    numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)
-    images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
-    if config.standardize:
-        images = _standardized(graph, images, config.channels * config.height * config.width)
-    for number, (_, _, step) in enumerate(config.stem_layers):
-        weight, bias = (weights[f"stem.layers.{number}.0.{name}"] for name in ("weight", "bias"))
-        images = graph.add("Relu", [graph.convolution(images, weight, bias, f"stem_{number}", step)], f"maps_{number}")
-    weight, bias = weights["stem.conv.weight"], weights["stem.conv.bias"]
-    maps = graph.add("Relu", [graph.convolution(images, weight, bias, "stem", config.stem_stride)], "maps")
-    stride = config.primary_stride
+    maps, stride = _maps(graph, config, weights, ranges), config.primary_stride
     if ranges is None:
         weight, bias = weights["primary.conv.weight"], weights["primary.conv.bias"]
         channels = graph.convolution(maps, weight, bias, "primary", stride)  # (b, types·d, y, x)
@@ -179,12 +178,31 @@ def _lower_capsules(graph: Graph, config: CapsNetConfig, weights: Weights, range
         scale, steps = ranges.maps_scale, ranges.channel_steps
         maps = graph.dequantized(graph.quantized(maps, scale, "maps_input"), scale, "maps_input")
         channels = graph.quantized_convolution(maps, weights, "primary", stride, scale, steps)
+        channels = graph.quantized(channels, Scale(np.float32(1), np.uint8(128)), "primary_result")
         by_position = graph.add("Transpose", [channels], "bytes_by_position", perm=[0, 2, 3, 1])
         inputs = [by_position, graph.constant("channel_steps", steps)]
         inputs.append(graph.constant("channel_zeros", np.full(len(steps), 128), np.uint8))
         by_position = graph.add("DequantizeLinear", inputs, "by_position", axis=3)
     shape = (0, config.lower_capsules, config.lower_dimension)
     return graph.squash(graph.reshape(by_position, shape, "unsquashed"), "lower")  # (b, i, d)
+
+
+def _maps(graph: Graph, config: CapsNetConfig, weights: Weights, ranges: Ranges | None) -> str:
+    """Add the stem, from ``images (b c h w)`` to its maps after ReLU."""
+    if ranges is not None and rounds_stem(config):
+        images = graph.dequantized("images", PIXELS, "scaled")
+        steps = np.ones(config.stem_channels, np.float32)
+        maps = graph.quantized_convolution(images, weights, "stem", config.stem_stride, PIXELS, steps)
+        return graph.add("Relu", [maps], "maps")
+    numbers = graph.add("Cast", ["images"], "numbers", to=TensorProto.FLOAT)
+    images = graph.add("Div", [numbers, graph.constant("white", 255)], "scaled")
+    if config.standardize:
+        images = _standardized(graph, images, config.channels * config.height * config.width)
+    for number, (_, _, step) in enumerate(config.stem_layers):
+        weight, bias = (weights[f"stem.layers.{number}.0.{name}"] for name in ("weight", "bias"))
+        images = graph.add("Relu", [graph.convolution(images, weight, bias, f"stem_{number}", step)], f"maps_{number}")
+    weight, bias = weights["stem.conv.weight"], weights["stem.conv.bias"]
+    return graph.add("Relu", [graph.convolution(images, weight, bias, "stem", config.stem_stride)], "maps")
 
 
 def _standardized(graph: Graph, images: str, pixels: int) -> str:

@@ -1,11 +1,12 @@
 """Quantization to eight bits: weights symmetric per output channel, activations by their range in calibration.
 
-The stem stays in float32: it has a hundredth of the weights and a tenth of the work, and rounding it cost more accuracy
-than rounding the rest. Each channel of PrimaryCaps has its own range, since some reach fifty times as far as others.
+A stem of one convolution takes the bytes of the images as they are. Standardized images are no bytes, and a deeper stem
+has results between its layers: both stay in float32, where they are a small part of the work. Each channel of
+PrimaryCaps has its own range, since some reach fifty times as far as others.
 
 Processors without VNNI add up two products of an unsigned and a signed byte in sixteen bits, saturating. So one of the
 two factors takes seven of its eight bits: 2 · 255 · 64 and 2 · 127 · 127 fit, 2 · 255 · 127 would not, silently. In
-PrimaryCaps it is the weights; in the folded matrix it is the lower capsules, which are shorter than one. An exported
+convolutions it is the weights; in the folded matrix it is the lower capsules, which are shorter than one. An exported
 network gives the same answers with and without VNNI.
 """
 
@@ -13,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fastcaps.nn.config import CapsNetConfig
 
 
 class Scale(NamedTuple):
@@ -24,6 +27,8 @@ class Scale(NamedTuple):
 
 # Components of squashed vectors, between −1 and 1, as 1 … 127.
 CAPSULES = Scale(np.float32(1 / 63), np.uint8(64))
+# Of an image, between 0 and 1.
+PIXELS = Scale(np.float32(1 / 255), np.uint8(0))
 # The largest byte of a weight that meets bytes up to 255, and up to 127.
 LARGEST_WEIGHT, LARGEST_FOLDED = 64, 127
 
@@ -48,6 +53,11 @@ class Ranges(NamedTuple):
     def channel_steps(self) -> NDArray[np.float32]:
         """Size of one of 127 steps per channel of PrimaryCaps."""
         return np.where(self.channels > 0, self.channels / 127, 1).astype(np.float32)
+
+
+def rounds_stem(config: CapsNetConfig) -> bool:
+    """Return whether the stem is int8, too."""
+    return not config.standardize and not config.stem_layers
 
 
 def quantized_weight(
