@@ -140,12 +140,17 @@ def test_health_metrics_and_documentation(address, digits):
 
 
 def test_every_address_is_documented(address):
-    paths = request(address, "GET", "/openapi.json").json["paths"]
-    for path, operations in paths.items():
+    document = request(address, "GET", "/openapi.json").json
+    for path, operations in document["paths"].items():
         for method in operations:
             response = request(address, method.upper(), path.replace("{name}", "mnist"))
             assert response.status in (200, 422), path
             assert str(response.status) in operations[method]["responses"]
+            described = operations[method]["responses"][str(response.status)]["content"]
+            schema = described.get("application/json", {"schema": {}})["schema"]
+            if "$ref" in schema:
+                expected = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+                assert set(expected["required"]) <= set(response.json) <= set(expected["properties"])
 
 
 def test_security_headers(address):

@@ -74,7 +74,7 @@ def test_a_capsule_is_drawn(address, digits):
         (b"", "the body is no capsule, expected"),
         (b'{"class": 7, "capsule": "x"}', "the body is no capsule, expected"),
         (b'{"class": 10, "capsule": [0]}', "class is unknown, expected"),
-        (b'{"class": true, "capsule": [0]}', "class is unknown, expected"),
+        (b'{"class": true, "capsule": [0]}', "the body is no capsule, expected"),
         (b'{"class": 7, "capsule": [0]}', "capsule has other numbers, expected"),
         (json.dumps({"class": 7, "capsule": [1e39] * 16}).encode(), "capsule has other numbers, expected"),
     ],

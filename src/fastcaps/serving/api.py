@@ -1,12 +1,12 @@
 """The HTTP interface: addresses, parameters, and the files of the page."""
 
 import hashlib
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any, cast, final
 
+import msgspec
 import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.routing import Route
 from fastcaps._version import __version__
 from fastcaps.runtime.pictures import Invert
 from fastcaps.serving import metrics
+from fastcaps.serving.answers import Capsule, Models
 from fastcaps.serving.guard import Guard
 from fastcaps.serving.models import ServedModel
 from fastcaps.serving.openapi import document
@@ -98,31 +99,31 @@ class _Api:
         return JSONResponse(document(self._service.settings))
 
     async def models(self, request: Request) -> Response:
-        return JSONResponse({"models": [model.summary() for model in self._service.models.values()]})
+        return _json(Models([model.summary() for model in self._service.models.values()]))
 
     async def model(self, request: Request) -> Response:
         model = self._model(request)
-        return JSONResponse(model.summary() | {"card": model.card})
+        return _json(msgspec.structs.replace(model.summary(), card=model.card))
 
     async def predict(self, request: Request) -> Response:
         model = self._model(request)
         pixels = request.query_params.get("pixels") == "yes"
         options = PredictOptions(_routings(request, model), _invert(request), pixels)
         pictures = await self._service.pictures(request)
-        return JSONResponse(await self._service.predict(model, pictures, options))
+        return _json(await self._service.predict(model, pictures, options))
 
     async def explore(self, request: Request) -> Response:
         model = self._explorable(request)
         invert = _invert(request)
-        return JSONResponse(await self._service.explore(model, await self._service.pictures(request), invert))
+        return _json(await self._service.explore(model, await self._service.pictures(request), invert))
 
     async def reconstruct(self, request: Request) -> Response:
         model = self._explorable(request)
         label, capsule = _capsule(await self._service.body(request), model)
-        return JSONResponse(await self._service.reconstruct(model, label, capsule))
+        return _json(await self._service.reconstruct(model, label, capsule))
 
     async def examples(self, request: Request) -> Response:
-        return JSONResponse({"examples": await self._service.examples(self._model(request))})
+        return _json(await self._service.examples(self._model(request)))
 
     async def file(self, request: Request) -> Response:
         name = request.path_params.get("file", "index.html" if request.url.path == "/" else "docs.html")
@@ -147,6 +148,10 @@ class _Api:
         return model
 
 
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
 def _routings(request: Request, model: ServedModel) -> tuple[str, ...]:
     routing = request.query_params.get("routing", model.routing)
     wanted = ("fast", "dynamic") if routing == "both" else (routing,)
@@ -169,14 +174,13 @@ def _capsule(body: bytes, model: ServedModel) -> tuple[int, np.ndarray[Any, np.d
     size = model.card["config"]["class_dimension"]
     expected = f'expected {{"class": 0 to {len(model.class_names) - 1}, "capsule": [{size} numbers]}}'
     try:
-        document = json.loads(body)
-        label = document["class"]
-        with np.errstate(over="ignore"):
-            capsule = np.array(document["capsule"], np.float32)
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        sent = msgspec.json.decode(body, type=Capsule)
+    except (ValueError, RecursionError):
         raise RefusedError(422, f"the body is no capsule, {expected}") from None
-    if type(label) is not int or not 0 <= label < len(model.class_names):
+    with np.errstate(over="ignore"):
+        capsule = np.array(sent.capsule, np.float32)
+    if not 0 <= sent.label < len(model.class_names):
         raise RefusedError(422, f"class is unknown, {expected}")
     if capsule.shape != (size,) or not np.isfinite(capsule).all():
         raise RefusedError(422, f"capsule has other numbers, {expected}")
-    return label, capsule
+    return sent.label, capsule

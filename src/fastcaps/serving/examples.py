@@ -2,7 +2,6 @@
 
 import base64
 import io
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from PIL import Image
 from fastcaps.data.files import EMBEDDED, roots
 from fastcaps.data.idx import decode
 from fastcaps.runtime.pictures import TakesImages
+from fastcaps.serving.answers import Example
 from fastcaps.serving.models import ServedModel
 
 _PER_CLASS = 2
@@ -19,11 +19,11 @@ _FIRST = 500
 _CIFAR10 = (3, 32, 32)
 
 
-def examples(model: ServedModel) -> list[dict[str, Any]]:
-    """Return test images as ``{"label": class name, "png": base64}``, two per class; none where there are no files."""
+def examples(model: ServedModel) -> list[Example]:
+    """Return two test images per class; none where there are no files."""
     images, labels = _test_images(model.data, model.image)
     order = [k for label in range(len(model.class_names)) for k in np.flatnonzero(labels == label)[:_PER_CLASS]]
-    return [{"label": model.class_names[labels[k]], "png": base64.b64encode(png(images[k])).decode()} for k in order]
+    return [Example(model.class_names[labels[k]], base64.b64encode(png(images[k])).decode()) for k in order]
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:

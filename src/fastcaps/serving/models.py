@@ -15,6 +15,7 @@ from fastcaps._extras import require
 from fastcaps.bundled import ONNX, names_expected, resolve
 from fastcaps.runtime import Predictor, load
 from fastcaps.runtime.pictures import TakesImages
+from fastcaps.serving.answers import InputSize, Model
 
 if TYPE_CHECKING:
     from fastcaps.serving.network import TrainedNetwork
@@ -84,17 +85,11 @@ class ServedModel:
         # Not loaded before it is asked for: PyTorch takes seconds and hundreds of megabytes.
         return lambda images: self.network.lengths(routing)(images)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Model:
         """Return what a client has to know to use it."""
-        return {
-            "name": self.name,
-            "routing": self.routing,
-            "routings": list(self.routings),
-            "engine": self.engine,
-            "input": {"channels": self.image.channels, "height": self.image.height, "width": self.image.width},
-            "classes": list(self.class_names),
-            "explore": self.folder is not None,
-        }
+        size = InputSize(self.image.channels, self.image.height, self.image.width)
+        explore = self.folder is not None
+        return Model(self.name, self.routing, list(self.routings), self.engine, size, list(self.class_names), explore)
 
 
 def open_models(

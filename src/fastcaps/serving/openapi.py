@@ -1,8 +1,13 @@
 """The API as an OpenAPI document."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from fastcaps._version import __version__
+from fastcaps.serving.answers import Capsule, Examples, Explored, Model, Models, Pixels, Prediction, Refusal
 from fastcaps.serving.settings import Settings
 
 _NAME = {"name": "name", "in": "path", "required": True, "description": "Network.", "schema": {"type": "string"}}
@@ -25,56 +30,6 @@ _WITH_PIXELS = {
     "schema": {"type": "string", "enum": ["yes", "no"], "default": "no"},
 }
 _BINARY = {"type": "string", "format": "binary"}
-_NUMBER = {"type": "number"}
-_TEXT = {"type": "string"}
-_PIXELS = {
-    "type": "object",
-    "description": "An image: bytes (channels, height, width) in base64.",
-    "properties": {
-        "channels": {"type": "integer"},
-        "height": {"type": "integer"},
-        "width": {"type": "integer"},
-        "pixels": {"type": "string", "format": "byte"},
-    },
-}
-_ANSWER = {
-    "type": "object",
-    "properties": {
-        "class": {"type": "integer", "description": "Index of the longest capsule."},
-        "name": {"type": "string", "description": "Name of that class."},
-        "length": {"type": "number", "description": "Length of that capsule."},
-        "lengths": {"type": "array", "items": _NUMBER, "description": "Length of each class capsule."},
-        "runner_up": {"type": "string", "description": "Name of the second class."},
-        "runner_up_length": _NUMBER,
-        "milliseconds": {
-            "type": "object",
-            "description": "In the queue; of the network for the whole batch; images in that batch.",
-            "properties": {"queued": _NUMBER, "network": _NUMBER, "batch": {"type": "integer"}},
-        },
-    },
-}
-_PREDICTION = {
-    "type": "object",
-    "properties": {
-        "model": _TEXT,
-        "images": {
-            "type": "array",
-            "description": "One entry per picture, in their order.",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "image": {"type": "string", "description": "Name of the picture."},
-                    "inverted": {"type": "boolean", "description": "Whether light and dark were swapped."},
-                    "input": _PIXELS,
-                    "fast": _ANSWER,
-                    "dynamic": _ANSWER,
-                    "error": {"type": "string", "description": "Why this picture has no answer."},
-                },
-            },
-        },
-        "milliseconds": {"type": "number", "description": "Of the whole request, after its last byte."},
-    },
-}
 _ERRORS = {
     "400": "The body ended before its length.",
     "401": "The API key is missing or wrong.",
@@ -87,21 +42,27 @@ _ERRORS = {
 }
 
 
+# Types of answers and bodies, which the document describes.
+_TYPES = (Prediction, Explored, Pixels, Examples, Model, Models, Capsule, Refusal)
+
+
 def document(settings: Settings) -> dict[str, Any]:
     """Return the OpenAPI document of a server."""
-    paths: dict[str, Any] = {
+    paths = {
         "/v1/models/{name}/predict": {"post": _predict(settings)},
-        "/v1/models": {"get": _get("List the networks.", "models", ["application/json"])},
+        "/v1/models": {"get": _operation("models", "List the networks.", Models)},
         "/v1/models/{name}": {
-            "get": _get("Describe a network: its input, classes and card.", "model", parameters=[_NAME])
+            "get": _operation("model", "Describe a network: its input, classes and card.", Model, [_NAME])
         },
-        "/healthz": {"get": _get("Say that the process is alive.", "healthz")},
-        "/readyz": {"get": _get("Say whether requests are welcome; 503 while the server stops.", "readyz")},
-        "/metrics": {"get": _get("Metrics for Prometheus.", "metrics", ["text/plain"])},
+        "/healthz": {"get": _operation("healthz", "Say that the process is alive.")},
+        "/readyz": {"get": _operation("readyz", "Say whether requests are welcome; 503 while the server stops.")},
+        "/metrics": {"get": _operation("metrics", "Metrics for Prometheus.", media_type="text/plain")},
     }
     if settings.page:
-        paths |= _page(settings)
-    result: dict[str, Any] = {
+        paths |= _page()
+    _, schemas = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
+    schemes = {"key": {"type": "http", "scheme": "bearer"}}
+    result = {
         "openapi": "3.1.0",
         "info": {
             "title": "fastcaps",
@@ -109,51 +70,35 @@ def document(settings: Settings) -> dict[str, Any]:
             "description": "Capsule networks whose routing is one matrix multiply at inference.",
         },
         "paths": paths,
-        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": schemas, "securitySchemes": schemes},
     }
-    if settings.api_key is not None:
-        result["security"] = [{"key": []}]
-    return result
+    return result | ({} if settings.api_key is None else {"security": [{"key": []}]})
 
 
 def _predict(settings: Settings) -> dict[str, Any]:
-    return {
-        "operationId": "predict",
-        "summary": "Classify pictures.",
-        "description": (
-            f"At most {settings.max_images} pictures, {settings.max_body:,} bytes together and {settings.max_pixels:,} "
-            "pixels each: PNG, JPEG, WebP, GIF or BMP. A picture that can't be read doesn't touch the others."
-        ),
-        "parameters": [_NAME, _ROUTING, _INVERT, _WITH_PIXELS],
-        "requestBody": _pictures(),
-        "responses": _responses(_PREDICTION, _ERRORS),
-    }
+    limits = (
+        f"At most {settings.max_images} pictures, {settings.max_body:,} bytes together and {settings.max_pixels:,} "
+        "pixels each: PNG, JPEG, WebP, GIF or BMP. A picture that can't be read doesn't touch the others."
+    )
+    operation = _operation("predict", "Classify pictures.", Prediction, [_NAME, _ROUTING, _INVERT, _WITH_PIXELS])
+    return operation | {"description": limits, "requestBody": _pictures(), "responses": _responses(Prediction)}
 
 
-def _page(settings: Settings) -> dict[str, Any]:
-    capsule = {"type": "array", "items": _NUMBER}
-    body = {"type": "object", "properties": {"class": {"type": "integer"}, "capsule": capsule}}
-    described = {"type": "object", "properties": {"input": _PIXELS, "reconstruction": _PIXELS}}
+def _page() -> dict[str, Any]:
+    explore = _operation(
+        "explore", "Show how a network sees one picture; needs PyTorch on the server.", Explored, [_NAME, _INVERT]
+    )
+    words = "Draw the image that a class capsule stands for; needs PyTorch on the server."
+    reconstruct = _operation("reconstruct", words, Pixels, [_NAME])
+    capsule = {"required": True, "content": _json(Capsule)}
     return {
         "/v1/models/{name}/explore": {
-            "post": {
-                "operationId": "explore",
-                "summary": "Show how a network sees one picture; needs PyTorch on the server.",
-                "parameters": [_NAME, _INVERT],
-                "requestBody": _pictures(),
-                "responses": _responses(described, _ERRORS),
-            }
+            "post": explore | {"requestBody": _pictures(), "responses": _responses(Explored)}
         },
         "/v1/models/{name}/reconstruct": {
-            "post": {
-                "operationId": "reconstruct",
-                "summary": "Draw the image that a class capsule stands for; needs PyTorch on the server.",
-                "parameters": [_NAME],
-                "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-                "responses": _responses(_PIXELS, _ERRORS),
-            }
+            "post": reconstruct | {"requestBody": capsule, "responses": _responses(Pixels)}
         },
-        "/v1/models/{name}/examples": {"get": _get("List a few test images.", "examples", parameters=[_NAME])},
+        "/v1/models/{name}/examples": {"get": _operation("examples", "List a few test images.", Examples, [_NAME])},
     }
 
 
@@ -170,19 +115,22 @@ def _pictures() -> dict[str, Any]:
     }
 
 
-def _responses(schema: dict[str, Any], errors: dict[str, str]) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"type": "object", "properties": {"error": _TEXT}}}}
-    success = {"description": "The answer.", "content": {"application/json": {"schema": schema}}}
-    return {"200": success, **{code: {"description": words, "content": error} for code, words in errors.items()}}
+def _responses(answer: type[Struct]) -> dict[str, Any]:
+    errors = {code: {"description": words, "content": _json(Refusal)} for code, words in _ERRORS.items()}
+    return {"200": {"description": "The answer.", "content": _json(answer)}, **errors}
 
 
-def _get(
-    summary: str, name: str, types: list[str] | None = None, parameters: list[dict[str, Any]] | None = None
+def _operation(
+    name: str,
+    summary: str,
+    answer: type[Struct] | None = None,
+    parameters: Sequence[object] = (),
+    media_type: str = "application/json",
 ) -> dict[str, Any]:
-    content: dict[str, Any] = {kind: {"schema": {}} for kind in types or ["application/json"]}
-    operation: dict[str, Any] = {
-        "operationId": name,
-        "summary": summary,
-        "responses": {"200": {"description": "The answer.", "content": content}},
-    }
-    return operation | ({"parameters": parameters} if parameters else {})
+    content = {media_type: {"schema": {}}} if answer is None else _json(answer)
+    responses = {"200": {"description": "The answer.", "content": content}}
+    return {"operationId": name, "summary": summary, "parameters": list(parameters), "responses": responses}
+
+
+def _json(answer: type[Struct]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{answer.__name__}"}}}

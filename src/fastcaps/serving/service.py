@@ -1,7 +1,6 @@
 """The work behind the API: bodies are read within limits, pictures prepared, images answered in batches."""
 
 import asyncio
-import base64
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,13 +8,26 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast, final
 
+import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect, Request
 
 from fastcaps._images import no_bombs
 from fastcaps._machine import processors
 from fastcaps.runtime.pictures import Invert
+from fastcaps.serving.answers import (
+    Answer,
+    Coefficients,
+    EngineAnswer,
+    Examples,
+    Explored,
+    PictureAnswer,
+    Pixels,
+    Prediction,
+    Winner,
+)
 from fastcaps.serving.batching import Batcher, QueueFullError, Timed
 from fastcaps.serving.examples import examples
 from fastcaps.serving.metrics import Metrics
@@ -28,7 +40,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Pixels = NDArray[np.uint8]
+Images = NDArray[np.uint8]
 Lengths = NDArray[np.float32]
 _CLOSE = {"connection": "close"}
 # What the page asks for, one image at a time: a few may wait.
@@ -63,7 +75,7 @@ class Service:
         self._bodies = 0
         self._pool = ThreadPoolExecutor(max(2, processors()), thread_name_prefix="fastcaps-decode")
         self._batchers: dict[tuple[str, str], Batcher[Any, Any]] = {}
-        self._examples: dict[str, list[dict[str, Any]]] = {}
+        self._examples: dict[str, Examples] = {}
         self._networks: dict[str, Future[TrainedNetwork]] = {}
 
     @asynccontextmanager
@@ -159,7 +171,7 @@ class Service:
             return await self._in_pool(read_pictures, body, content_type, self.settings)
         return read_pictures(body, content_type, self.settings)
 
-    async def predict(self, model: ServedModel, pictures: list[Picture], options: PredictOptions) -> dict[str, Any]:
+    async def predict(self, model: ServedModel, pictures: list[Picture], options: PredictOptions) -> Prediction:
         """Answer a request for predictions; a picture that can't be read gets a sentence in place of an answer."""
         begun = time.perf_counter()
         if set(options.routings) - {model.routing}:
@@ -176,18 +188,16 @@ class Service:
         entries, place = [], 0
         for picture, item in zip(pictures, prepared, strict=True):
             if isinstance(item, str):
-                entries.append({"image": picture.name, "error": item})
+                entries.append(PictureAnswer(picture.name, error=item))
                 continue
-            entry: dict[str, Any] = {"image": picture.name, "inverted": item.inverted}
-            if options.pixels:
-                entry["input"] = _pixels(item.pixels)
-            for routing, results in answers.items():
-                entry[routing] = _answer(results[place], model)
-            entries.append(entry)
+            entry = PictureAnswer(picture.name, item.inverted, Pixels.of(item.pixels) if options.pixels else UNSET)
+            timed = {routing: _succeeded(results[place]) for routing, results in answers.items()}
+            said = {routing: Answer.of(result, model.class_names) for routing, result in timed.items()}
+            entries.append(msgspec.structs.replace(entry, **said))
             place += 1
-        return {"model": model.name, "images": entries, "milliseconds": _milliseconds(begun)}
+        return Prediction(model.name, entries, round(1000 * (time.perf_counter() - begun), 3))
 
-    async def explore(self, model: ServedModel, pictures: list[Picture], invert: Invert) -> dict[str, Any]:
+    async def explore(self, model: ServedModel, pictures: list[Picture], invert: Invert) -> Explored:
         """Return everything the page shows of one picture."""
         batcher, network = self._batchers[model.name, _EXPLORING], self._load(model)
         async with self._deadline():
@@ -196,20 +206,20 @@ class Service:
                 if isinstance(picture, str):
                     raise RefusedError(422, picture)
                 [result] = await batcher.submit([partial(_explored, model, network, picture)])
-        return cast(dict[str, Any], _value(result))
+        return cast(Explored, _succeeded(result).result)
 
-    async def reconstruct(self, model: ServedModel, label: int, capsule: Lengths) -> dict[str, Any]:
+    async def reconstruct(self, model: ServedModel, label: int, capsule: Lengths) -> Pixels:
         """Return the image that a class capsule stands for."""
         batcher, network = self._batchers[model.name, _EXPLORING], self._load(model)
         async with self._deadline():
             with batcher.admit(1):
-                [result] = await batcher.submit([lambda: _pixels(network.reconstruct(label, capsule))])
-        return cast(dict[str, Any], _value(result))
+                [result] = await batcher.submit([lambda: Pixels.of(network.reconstruct(label, capsule))])
+        return cast(Pixels, _succeeded(result).result)
 
-    async def examples(self, model: ServedModel) -> list[dict[str, Any]]:
+    async def examples(self, model: ServedModel) -> Examples:
         """Return a few test images for the page."""
         if model.name not in self._examples:
-            self._examples[model.name] = await self._in_pool(examples, model)
+            self._examples[model.name] = Examples(await self._in_pool(examples, model))
         return self._examples[model.name]
 
     async def _prepared(self, model: ServedModel, pictures: list[Picture], invert: Invert) -> list[Prepared | str]:
@@ -238,7 +248,7 @@ def _too_large(limit: int) -> RefusedError:
     return RefusedError(413, f"the request has more than {limit:,} bytes: send fewer or smaller pictures", _CLOSE)
 
 
-def _batched(lengths: Callable[[Pixels], Lengths]) -> Callable[[list[Pixels]], list[Lengths]]:
+def _batched(lengths: Callable[[Images], Lengths]) -> Callable[[list[Images]], list[Lengths]]:
     return lambda images: list(lengths(np.stack(images)))
 
 
@@ -246,25 +256,7 @@ def _each(functions: list[Callable[[], Any]]) -> list[Any]:
     return [function() for function in functions]
 
 
-def _answer(result: Timed[Lengths] | Exception, model: ServedModel) -> dict[str, Any]:
-    """Return the answer for one image, from lengths ``(j)``."""
-    lengths = _value(result)
-    order = [int(k) for k in (-lengths).argsort(kind="stable")[:2]]
-    answer = {
-        "class": order[0],
-        "name": model.class_names[order[0]],
-        "length": float(lengths[order[0]]),
-        "lengths": [float(length) for length in lengths],
-    }
-    if len(order) > 1:
-        answer |= {"runner_up": model.class_names[order[1]], "runner_up_length": float(lengths[order[1]])}
-    if isinstance(result, Timed):
-        times = {"queued": round(result.queued_ms, 3), "network": round(result.batch_ms, 3), "batch": result.batch}
-        answer["milliseconds"] = times
-    return answer
-
-
-def _explored(model: ServedModel, network: "TrainedNetwork", picture: Prepared) -> dict[str, Any]:
+def _explored(model: ServedModel, network: "TrainedNetwork", picture: Prepared) -> Explored:
     if model.predictor is not None:
         begun = time.perf_counter()
         output = model.predictor(picture.pixels[None])
@@ -273,43 +265,22 @@ def _explored(model: ServedModel, network: "TrainedNetwork", picture: Prepared) 
         capsules, lengths, milliseconds = network.run(picture.pixels, model.routing)
     label = int(lengths.argmax())
     routing = network.explore(picture.pixels, label)
-    return {
-        "input": _pixels(picture.pixels) | {"inverted": picture.inverted},
-        model.routing: {
-            "lengths": lengths.tolist(),
-            "milliseconds": milliseconds,
-            "engine": model.engine,
-        },
-        "dynamic": {
-            "lengths": routing.dynamic.lengths.tolist(),
-            "milliseconds": routing.dynamic.milliseconds,
-            "engine": "PyTorch, float32",
-        },
-        "winner": {"class": label, "name": model.class_names[label], "capsule": capsules[label].tolist()},
-        "reconstruction": _pixels(network.reconstruct(label, capsules[label])),
-        "coefficients": {
-            "iterations": routing.iterations.tolist(),
-            "master": routing.master.tolist(),
-            "bounds": list(routing.bounds),
-        },
-    }
+    dynamic = routing.dynamic
+    return Explored(
+        Pixels.of(picture.pixels, picture.inverted),
+        EngineAnswer(dynamic.lengths.tolist(), dynamic.milliseconds, "PyTorch, float32"),
+        Winner(label, model.class_names[label], capsules[label].tolist()),
+        Pixels.of(network.reconstruct(label, capsules[label])),
+        Coefficients(routing.iterations.tolist(), routing.master.tolist(), routing.bounds),
+        EngineAnswer(lengths.tolist(), milliseconds, model.engine) if model.routing == "fast" else UNSET,
+    )
 
 
-def _pixels(image: Pixels) -> dict[str, Any]:
-    channels, height, width = image.shape
-    pixels = base64.b64encode(np.ascontiguousarray(image).tobytes()).decode()
-    return {"channels": channels, "height": height, "width": width, "pixels": pixels}
-
-
-def _value(result: Any) -> Any:
+def _succeeded(result: Timed[R] | Exception) -> Timed[R]:
     if isinstance(result, Exception):
         raise result
-    return result.result
+    return result
 
 
 def _first_sentence(prepared: list[Prepared | str]) -> str:
     return next(item for item in prepared if isinstance(item, str))
-
-
-def _milliseconds(begun: float) -> float:
-    return round(1000 * (time.perf_counter() - begun), 3)

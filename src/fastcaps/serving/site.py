@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
+
+import msgspec
 
 from fastcaps._files import write_atomically
 from fastcaps._result import Result, Table
@@ -79,7 +80,7 @@ def write_site(
     template = Template((page / "site.html").read_text())
     files[out / "index.html"] = template.substitute(policy=_POLICY.format(policy), runtime=tag).encode()
     files[out / "network.onnx"] = path.read_bytes()
-    files[out / "network.json"] = json.dumps(_about(served, served.predictor, place), ensure_ascii=False).encode()
+    files[out / "network.json"] = msgspec.json.encode(_about(served, served.predictor, place))
     if source is not None:
         files |= {out / name: content for name, content in _checked(source).items()}
     write_atomically(files)

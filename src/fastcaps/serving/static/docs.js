@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { element } from "./charts.js";
 
-const { paths } = await get("/openapi.json");
+const { paths, components } = await get("/openapi.json");
 document.getElementById("paths").replaceChildren(
   ...Object.entries(paths).flatMap(([path, operations]) =>
     Object.entries(operations).map(([method, operation]) => section(path, method, operation)),
@@ -18,7 +18,7 @@ function section(path, method, operation) {
   const bodies = Object.entries(operation.requestBody?.content ?? {});
   parts.push(...list("Body", bodies.map(([type, { schema }]) => [type, words(schema)])));
   const responses = Object.entries(operation.responses).map(([status, { description, content }]) => {
-    const schema = status === "200" ? Object.values(content)[0].schema : {};
+    const schema = status === "200" ? resolved(Object.values(content)[0].schema) : {};
     return [status, schema.properties ? `${description} ${words(schema)}` : description];
   });
   parts.push(...list("Responses", responses));
@@ -39,7 +39,13 @@ function list(title, entries) {
   return [element("h3", { textContent: title }), element("dl", {}, ...items)];
 }
 
-function words(schema) {
+function resolved(schema) {
+  const one = schema.anyOf?.[0] ?? schema;
+  return one.$ref ? components.schemas[one.$ref.split("/").at(-1)] : one;
+}
+
+function words(described) {
+  const schema = resolved(described);
   if (schema.properties) {
     return `{${Object.entries(schema.properties).map(([name, part]) => `${name}: ${words(part)}`).join(", ")}}`;
   }
