@@ -1,6 +1,7 @@
 """Putting a network into the package: rounded, measured after that, with a card."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,14 +43,14 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
     assert json.dumps(plain(said), indent=2) in capsys.readouterr().out
     assert said.onnx == str(folder / bundled.ONNX)
     about = Run.open("small").about
-    assert "somewhere" not in about["command"]
-    assert about["evaluation"] == said.accuracy
+    assert "somewhere" not in str(about.command)
+    assert about.evaluation == said.accuracy
     # The stored weights are halves, and what was measured is what they do.
     stored = CapsNet.from_pretrained("small").state_dict()
     for name, tensor in run.model().state_dict().items():
         torch.testing.assert_close(stored[name], tensor.half().float(), rtol=0, atol=0)
-    assert about["embedded_digits"]["dynamic"] == said.accuracy["dynamic"]  # its test images are the same digits
-    assert about["embedded_digits"]["fast"] == said.accuracy["fast"]
+    assert about.more["embedded_digits"]["dynamic"] == said.accuracy["dynamic"]  # its test images are the same digits
+    assert about.more["embedded_digits"]["fast"] == said.accuracy["fast"]
     assert load(folder / bundled.ONNX).config == FastCapsNet.from_pretrained("small").config
     text = (folder / "README.md").read_text()
     assert text == card(folder)
@@ -90,7 +91,7 @@ def test_wrong_use(arguments, monkeypatch, capsys):
 
 
 def test_a_run_that_is_not_finished(run, tmp_path, monkeypatch, capsys):
-    Run(tmp_path).write_about({**run.about, "state": "running"})
+    Run(tmp_path).write_about(replace(run.about, state="running"))
     monkeypatch.setattr("sys.argv", ["bundle", str(tmp_path), "small"])
     with pytest.raises(SystemExit):
         bundle.main()
@@ -105,5 +106,5 @@ def test_a_compressed_network(run, package, tmp_path):
     stored = Run.open("tiny")
     assert torch.equal(stored.master().values, torch.ones_like(stored.master().values))
     about = stored.about
-    assert about["evaluation"]["fast"] == about["evaluation"]["uniform"]
+    assert about.to_dict()["evaluation"]["fast"] == about.to_dict()["evaluation"]["uniform"]
     assert "to 1 capsule types and 4 feature maps" in (package / "tiny" / "README.md").read_text()

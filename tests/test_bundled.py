@@ -42,17 +42,17 @@ def test_it_is_small_and_records_what_was_measured(name):
     assert sizes.pop(bundled.ONNX, 0) <= 8e6
     assert sum(sizes.values()) <= 18e6
     about = Run.open(name).about
-    if "compression" in about:
+    if "compression" in about.more:
         compressed = CompressionResult.load(RESULTS / "compress-mnist.json")
-        assert about["compression"]["size"] == plain(compressed.size)
-        assert about["compression"]["settings"] == plain(compressed.settings)
+        assert about.more["compression"]["size"] == plain(compressed.size)
+        assert about.more["compression"]["settings"] == plain(compressed.settings)
         return
-    cell = Cell(about["data"]["name"], about["config"]["normalization"], about["settings"]["seed"])
+    cell = Cell(about.data.name, about.config.normalization, about.settings.seed)
     result = finished(RESULTS)[cell]
-    assert result.to_dict()["settings"] == about["settings"]
+    assert result.about.settings == about.settings
     # Rounding to half precision changes next to nothing.
     for routing, variant in result.evaluation.variants.items():
-        assert about["evaluation"][routing] == pytest.approx(variant.accuracy, abs=1e-3)
+        assert about.to_dict()["evaluation"][routing] == pytest.approx(variant.accuracy, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,7 +82,7 @@ FIRST_THOUSAND = {
 @pytest.mark.parametrize("name", NAMES)
 def test_it_answers_as_when_it_was_recorded(name):
     run = Run.open(name)
-    source = run.about["data"]["name"]
+    source = run.about.data.name
     if source != "mnist" and not at_hand(source):
         pytest.skip(f"the files of {source} are not in $FASTCAPS_DATA")
     data = run.data(test_only=True)
@@ -91,15 +91,15 @@ def test_it_answers_as_when_it_was_recorded(name):
         correct = count_correct(network.from_pretrained(name), images, data.augmentation.test_view)
         assert correct == pytest.approx(FIRST_THOUSAND[name][routing], abs=_SLACK)
         # The recorded accuracy is that of all 10,000: four standard deviations of a sample of a thousand.
-        share = run.about["evaluation"][routing]
+        share = run.about.to_dict()["evaluation"][routing]
         assert abs(correct / 1000 - share) < 4 * (share * (1 - share) / 1000) ** 0.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if "embedded_digits" in Run.open(name).about])
+@pytest.mark.parametrize("name", [name for name in NAMES if "embedded_digits" in Run.open(name).about.more])
 def test_it_has_its_recorded_accuracy_on_embedded_digits(name):
     """Digits of another hand and another scanner, without any file."""
-    recorded = Run.open(name).about["embedded_digits"]
+    recorded = Run.open(name).about.more["embedded_digits"]
     assert min(recorded.values()) > 0.6
     for way, share in on_embedded_digits(name).items():
         assert 360 * share == pytest.approx(360 * recorded[way], abs=_SLACK)
@@ -116,7 +116,7 @@ def test_the_int8_file_answers_as_the_network():
     quantized = torch.from_numpy(file(images.numpy()).lengths)
     assert float((quantized - lengths).abs().max()) < 0.02
     assert int((quantized.argmax(1) == lengths.argmax(1)).sum()) >= 500 - _SLACK
-    assert file.about["accuracy"]["original_accuracy"] == Run.open("mnist").about["evaluation"]["fast"]
+    assert file.about["accuracy"]["original_accuracy"] == Run.open("mnist").about.to_dict()["evaluation"]["fast"]
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_a_stopped_run_resumes(tmp_path):
     trainer = Trainer(model, data, settings, folder)
     history = trainer.fit(resume=True)
     assert history[-1].epoch == 1
-    assert Run(folder).about["state"] == "finished"
+    assert Run(folder).about.state == "finished"
 
 
 def test_bundled_networks():

@@ -48,7 +48,7 @@ def main() -> None:
         write_atomically({MODELS / bundled.FILES: manifest(MODELS)})
         return
     run = Run.open(arguments.run)
-    if run.description.state != "finished":
+    if run.about.state != "finished":
         parser.error(f"{arguments.run} is not finished")
     bundle(run, MODELS / arguments.name, arguments.data_dir, onnx=arguments.onnx)
     write_atomically({MODELS / bundled.FILES: manifest(MODELS)})
@@ -61,7 +61,7 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
         rounded = Run(Path(temporary))
         rounded.write_about(run.about)
         run.model().half().save_pretrained(rounded.model_folder)
-        if run.about.get("fixed_coefficients"):
+        if run.about.fixed_coefficients:
             replace(run.master(), trained_with=weights_hash(rounded.model())).save(rounded.master_file)
         else:
             workflows.accumulate(rounded, rounded.master_file, data_dir=data_dir, device="cpu")
@@ -79,15 +79,17 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
     if not onnx:
         (folder / bundled.ONNX).unlink(missing_ok=True)  # of other weights
     accuracies = {name: variant.accuracy for name, variant in evaluation.variants.items()}
-    write_atomically({**files, folder / "run.json": json_bytes({**public(run.about), "evaluation": accuracies})})
+    about = replace(public(run.about), evaluation=accuracies)
+    write_atomically({**files, folder / "run.json": json_bytes(about.to_dict())})
     write_card(folder)
 
 
 def write_card(folder: Path) -> None:
     """Measure a network of digits on the embedded ones, then write the card."""
     run = Run(folder)
-    if run.description.config.class_names == tuple("0123456789"):
-        run.write_about({**run.about, "embedded_digits": on_embedded_digits(folder)})
+    if run.about.config.class_names == tuple("0123456789"):
+        measured = {"embedded_digits": on_embedded_digits(folder)}
+        run.write_about(replace(run.about, more={**run.about.more, **measured}))
     write_atomically({folder / "README.md": card(folder).encode()})
 
 

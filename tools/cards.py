@@ -9,9 +9,9 @@ from fastcaps._result import Table
 from fastcaps.analysis.results import MEANINGS
 from fastcaps.analysis.statistics import proportion_interval
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
-from fastcaps.reproduction.results import RunRecord
 from fastcaps.runtime import load
 from fastcaps.training import Run
+from fastcaps.training.description import RunDescription
 
 # What a network of these images is good for, and where it fails.
 _USES = {
@@ -35,12 +35,12 @@ _USES = {
 _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 
 
-def _summary(record: RunRecord, network: str, rule: str) -> str:
+def _summary(about: RunDescription, network: str, rule: str) -> str:
     """Return the first paragraph."""
-    small = record.values.get("compression")
+    small = about.more.get("compression")
     if small is None:
         return (
-            f"{network}, {record.config.iterations} iterations of\n{rule} routing, and master coefficients to do "
+            f"{network}, {about.config.iterations} iterations of\n{rule} routing, and master coefficients to do "
             "without them."
         )
     types, maps = small["size"]["types"], small["size"]["maps"]
@@ -52,18 +52,19 @@ def _summary(record: RunRecord, network: str, rule: str) -> str:
 
 def card(folder: Path) -> str:
     """Return the card as Markdown."""
-    record, settings = RunRecord.load(folder / "run.json"), Run(folder).settings
+    about = Run(folder).about
+    settings = about.settings
     network = bundled.describe(folder.name)
-    data, config, versions = record.data, record.config, record.versions or {}
+    data, config, versions = about.data, about.config, about.versions or {}
     title, rule = TITLES.get(data.name, data.name), NORMALIZATIONS[config.normalization]
     use, limit = _USES.get(data.name, (f"Images as {title} has them.", "Other images are another matter."))
     held_out = f", {data.validation:,} held out to choose the epoch" if data.validation else ""
     size = f"{config.height}×{config.width}×{config.channels}"
-    elsewhere = _elsewhere(record.values.get("embedded_digits"))
+    elsewhere = _elsewhere(about.more.get("embedded_digits"))
     origins = {"original": "the original files", "generated": "generated images, not those of the paper"}
     return f"""# {folder.name}
 
-{_summary(record, f"A capsule network for {title}: images of {size}, {config.classes} classes", rule)}
+{_summary(about, f"A capsule network for {title}: images of {size}, {config.classes} classes", rule)}
 
 ```sh
 fastcaps predict {folder.name} picture.png
@@ -77,12 +78,12 @@ On the {data.test:,} test images, of the weights as they are stored, rounded to 
 {Table("", ["routing", "", "accuracy", "95 %"], _accuracies(network)).to_markdown()}{elsewhere}
 ## Training
 
-- {title}, {origins.get(data.provenance.kind, "a folder of images")}: {data.train:,} training images{held_out}.
+- {title}, {origins.get(data.kind, "a folder of images")}: {data.train:,} training images{held_out}.
 - {settings.epochs} epochs, batches of {settings.batch_size}, seed {settings.seed}, Adam at \
 {settings.learning_rate:g} falling {_DECAYS[settings.decay]}to {settings.final_rate:g} of that.
-- {(record.seconds or 0) / 60:.0f} minutes on {record.threads} threads; \
+- {(about.seconds or 0) / 60:.0f} minutes on {about.threads} threads; \
 {", ".join(f"{name} {number}" for name, number in versions.items())}.
-- Made by `{record.command}`, then rounded, then accumulated over the training images.
+- Made by `{about.command}`, then rounded, then accumulated over the training images.
 
 ## Use and limits
 

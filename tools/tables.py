@@ -98,7 +98,7 @@ def retraining() -> str:
     ]
     for name, words in RETRAINED.items():
         run = load(RunResult, name)
-        settings = [str(run.settings.epochs), f"{run.settings.learning_rate:g}"]
+        settings = [str(run.about.settings.epochs), f"{run.about.settings.learning_rate:g}"]
         rows.append([_link(words, name), *settings, *_accuracies(run), f"{run.evaluation.dynamic.accuracy:.2%}"])
     columns = ["", "epochs", "learning rate", "held out", "test", "95 %", "its dynamic sibling, test"]
     return Table("", columns, rows).to_markdown()
@@ -113,7 +113,7 @@ def trainings(prefix: str, variants: dict[str, str]) -> str:
             continue
         run = load(RunResult, f"{prefix}-{name}")
         others = [f"{variant.accuracy:.2%}" for variant in (run.evaluation.dynamic, run.evaluation.uniform)]
-        rows.append([_link(words, f"{prefix}-{name}"), str(run.settings.epochs), *_accuracies(run), *others])
+        rows.append([_link(words, f"{prefix}-{name}"), str(run.about.settings.epochs), *_accuracies(run), *others])
     columns = ["", "epochs", "held out, as trained", "folded", "95 %", "its weights, dynamic", "its weights, uniform"]
     return Table("", columns, rows).to_markdown()
 

@@ -4,7 +4,9 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 _ROOT = Path("/")
 # Bytes that are taken for free where a system doesn't tell.
@@ -19,6 +21,19 @@ _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What something was computed on: the processor, and how many of its cores could be used."""
+
+    processor: str
+    cores: int
+
+    @classmethod
+    def this(cls) -> Self:
+        """Return this machine."""
+        return cls(processor_name(), processors())
 
 
 def out_of_memory_message(error: Exception) -> str | None:

@@ -1,9 +1,9 @@
-"""What workflows return: frozen dataclasses that become JSON, are read from it, and show themselves as a table."""
+"""Frozen dataclasses that become JSON and are read from it, and those that workflows return, which show tables."""
 
 import dataclasses
 import html
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -66,20 +66,12 @@ class Table:
         return f"<table><caption>{html.escape(self.title)}</caption>{head}<tbody>{body}</tbody></table>"
 
 
-class Result:
-    """Base of frozen dataclasses that a workflow returns.
+class Record:
+    """Base of dataclasses that become JSON and are read from it.
 
-    A subclass defines `tables`. ``repr`` and notebooks show them. `to_dict` gives plain values for JSON; `from_dict`
-    and `load` check every field that they read. See `json_field` for fields that are stored in another way.
+    `to_dict` gives plain values; `from_dict` and `load` check every field that they read. See `json_field` for fields
+    that are stored in another way.
     """
-
-    def tables(self) -> Sequence[Table]:
-        """Return what a person wants to see first."""
-        raise NotImplementedError
-
-    def sentences(self) -> Sequence[str]:
-        """Return what the command line prints below the tables."""
-        return ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain values for JSON."""
@@ -102,6 +94,21 @@ class Result:
             ValueError: the file is damaged; the message names the file and the field.
         """
         return read_json(Path(path), cls)
+
+
+class Result(Record):
+    """Base of frozen dataclasses that a workflow returns.
+
+    A subclass defines `tables`. ``repr`` and notebooks show them.
+    """
+
+    def tables(self) -> Sequence[Table]:
+        """Return what a person wants to see first."""
+        raise NotImplementedError
+
+    def sentences(self) -> Sequence[str]:
+        """Return what the command line prints below the tables."""
+        return ()
 
     def __repr__(self) -> str:
         """Return the tables as text."""
@@ -136,7 +143,7 @@ def plain(value: Any) -> Any:
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields_as_json(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
@@ -154,18 +161,35 @@ def without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def json_field(*, default_factory: Callable[[], Any] | None = None, omit_none: bool = False, omit: bool = False) -> Any:
-    """Declare a field of a result that JSON may not have.
+def json_field(
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    omit_none: bool = False,
+    omit: bool = False,
+    flat: bool = False,
+) -> Any:
+    """Declare a field of a record that JSON may not have.
 
     Args:
         default_factory: gives the value where there is none; None is the default.
         omit_none: whether JSON has no such entry where the value is None.
         omit: whether JSON never has it.
+        flat: whether JSON has the entries of the value, a dictionary or a record, in place of the field.
     """
-    metadata = {"omit_none": omit_none, "omit": omit}
+    metadata = {"omit_none": omit_none, "omit": omit, "flat": flat}
     if default_factory is None:
         return dataclasses.field(default=None, metadata=metadata)
     return dataclasses.field(default_factory=default_factory, metadata=metadata)
+
+
+def gather_flat(cls: type, values: Any) -> Any:
+    """Return a JSON object with the entries that are no fields of a dataclass in its flat one, as its fields are."""
+    if not isinstance(values, dict):
+        return values
+    flat = next(field.name for field in dataclasses.fields(cls) if field.metadata.get("flat"))
+    names = {field.name for field in dataclasses.fields(cls)} - {flat}
+    own = {name: value for name, value in values.items() if name in names}
+    return {**own, flat: {name: value for name, value in values.items() if name not in names}}
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:
@@ -174,9 +198,10 @@ def json_key(field: dataclasses.Field[Any]) -> str:
 
 
 def _fields_as_json(value: Any) -> dict[str, Any]:
-    return {
-        json_key(field): plain(entry)
-        for field in dataclasses.fields(value)
-        if not field.metadata.get("omit")
-        and not ((entry := getattr(value, field.name)) is None and field.metadata.get("omit_none"))
-    }
+    entries: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        entry = getattr(value, field.name)
+        if field.metadata.get("omit") or (entry is None and field.metadata.get("omit_none")):
+            continue
+        entries |= plain(entry) if field.metadata.get("flat") else {json_key(field): plain(entry)}
+    return entries

@@ -18,8 +18,8 @@ def test_models_lists_what_there_is():
     assert list(result) == bundled.names()
     for name, entry in result.items():
         about = Run.open(name).about
-        assert entry["data"] == about["data"]["name"]
-        assert entry["accuracy"] == about["evaluation"]
+        assert entry["data"] == about.data.name
+        assert entry["accuracy"] == about.evaluation
         assert entry["weights_sha256"] in (bundled.resolve(name) / "README.md").read_text()
         assert entry["bytes"] > 1e6
     said = invoke("models")

@@ -99,8 +99,8 @@ def test_interrupted_it_resumes_and_ends_the_same(small, monkeypatch):
     name = "mnist-max_min-0"
     assert weights(small / "runs" / "reproduce" / name) == weights(small / "others" / name)
     results = finished(small / "results")[Cell("mnist", "max_min", 0)]
-    assert results.settings.epochs == 3
-    assert [epoch.fast_test_accuracy is not None for epoch in results.metrics] == [False, True, True]
+    assert results.about.settings.epochs == 3
+    assert ["fast_test_accuracy" in epoch.measures for epoch in results.metrics] == [False, True, True]
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_a_large_test_set_is_looked_at_seldom(small):
     assert SETS["rotated_mnist"].test == reproduction.LARGE_TEST_SET
     invoke("reproduce", "--data", "rotated_mnist", "--normalization", "max_min", "--epochs", 2, "--threads", 1)
     results = finished(small / "results")[Cell("rotated_mnist", "max_min", 0)]
-    assert results.all_settings["test_every"] == 10
+    assert results.about.settings.test_every == 10
     assert [epoch.test_accuracy is not None for epoch in results.metrics] == [False, True]
 
 
@@ -243,7 +243,7 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     folder = small / "runs" / "reproduce" / "mnist-max_min-0"
     folder.mkdir(parents=True)
     about = values(Cell("mnist", "max_min", 7))
-    about["data"] |= {"call": None, "fingerprint": ""}
+    del about["evaluation"], about["metrics"]
     (folder / "run.json").write_text(json.dumps(about))
     (folder / "metrics.jsonl").write_text("")
     other = invoke(*MNIST, code=1).stderr

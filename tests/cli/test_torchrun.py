@@ -143,7 +143,7 @@ def test_training_is_that_of_one_process(done, train, tmp_path):
     folder, said = done
     assert [row["epoch"] for row in json.loads(said["train"].out)["history"]] == [1, 2]  # printed once
     assert len(re.findall(r"epoch 2/2 step 15/15", said["train"].err)) == 1
-    assert Run.open(folder / "run").about["processes"] == 2
+    assert Run.open(folder / "run").about.processes == 2
     assert not list((folder / "run").rglob(".*.part"))
     invoke(*train, "--out", tmp_path, *TWO_EPOCHS)
     for name, tensor in weights(tmp_path).items():
@@ -184,7 +184,7 @@ def test_an_interrupt_stops_all_ranks_after_the_same_step(train, tmp_path):
     _, err = job.fail()
     assert len(re.findall(r"^interrupted; resume with: fastcaps train --resume ", err, re.M)) == 1
     assert steps_done(folder) >= 5
-    assert Run.open(folder).about["state"] == "interrupted"
+    assert Run.open(folder).about.state == "interrupted"
 
 
 @pytest.fixture(scope="module")

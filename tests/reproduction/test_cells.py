@@ -10,7 +10,7 @@ from tests.reproduction.conftest import values
 
 from fastcaps.data.registry import SETS
 from fastcaps.nn import CapsNetConfig
-from fastcaps.reproduction import PAPER, TITLES, Cell, all_cells, finished, network, shard
+from fastcaps.reproduction import PAPER, TITLES, Cell, RunResult, all_cells, finished, network, shard
 
 CELL = Cell("mnist", "max_min", 0)
 
@@ -67,7 +67,9 @@ def test_only_files_with_a_runs_name_count(tmp_path):
     for name in ("mnist.json", "mnist-ablation.json", "mnist-max_min-00.json", "digits-max_min-0.json", "notes.json"):
         write(tmp_path, name, "what others keep here")
     assert list(finished(tmp_path)) == [other, CELL]
-    assert finished(tmp_path)[other].to_dict() == values(other)
+    stored = finished(tmp_path)[other]
+    assert stored.to_dict() == RunResult.from_dict(stored.to_dict()).to_dict()
+    assert (stored.about.settings.seed, stored.about.more, len(stored.metrics)) == (12, {}, 3)
     assert finished(tmp_path / "nowhere") == {}
 
 
@@ -86,14 +88,17 @@ def changed(**changes):
 WRONG = [
     ("{", "mnist-max_min-0.json is not JSON: "),
     ([1], "mnist-max_min-0.json is damaged: expected object, got array"),
-    ({"state": "finished"}, "mnist-max_min-0.json is damaged: object missing required field data"),
+    ({"state": "finished"}, "mnist-max_min-0.json is damaged: object missing required field metrics"),
     (changed(evaluation__images="all"), "mnist-max_min-0.json is damaged: evaluation.images: expected int, got str"),
     (changed(data__name="cifar10"), r"is no run for the paper's table \(data is cifar10, expected mnist\)"),
     (changed(settings__seed=3), r"\(seed is 3, expected 0\): move it to another name"),
     (changed(config__normalization="softmax"), r"\(normalization is softmax, expected max_min\)"),
     (changed(config__stem_channels=64), r"\(stem_channels is 64, the paper's 256\)"),
     (changed(fixed_coefficients=True), "trained with fixed coefficients, or from another run's weights"),
-    (changed(init={"run": "runs/mnist"}), "trained with fixed coefficients, or from another run's weights"),
+    (
+        changed(init={"run": "runs/mnist", "weights": "0"}),
+        "trained with fixed coefficients, or from another run's weights",
+    ),
     (changed(settings__loss="cross_entropy"), r"\(loss is cross_entropy, the paper's margin\)"),
     (changed(evaluation__images=20), "was evaluated on 20 test images, expected all 100 test images"),
     (changed(evaluation__part="train"), "was evaluated on 100 train images, expected all 100 test images"),

@@ -37,7 +37,7 @@ def check_result(run, data, history):
     model, master = run.model(), run.master()
     fast = FastCapsNet.from_pretrained(run.fast_folder)
     assert master.trained_with == weights_hash(model) != master.model_hash
-    assert run.about["fixed_coefficients"] is True
+    assert run.about.fixed_coefficients is True
     images = torch.rand(5, 1, 12, 12)
     expected = model(images, fixed=master.values)
     torch.testing.assert_close(fast(images).capsules, expected.capsules, rtol=1e-5, atol=1e-6)
@@ -186,7 +186,7 @@ def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
         assert all(parameter.requires_grad for parameter in only.model.parameters())
         stored = safetensors.torch.load_file(tmp_path / name / "checkpoint.safetensors")
         assert [key for key in stored if key.startswith("adam.exp_avg.")] == ["adam.exp_avg.routing.weight"]
-        assert Run.open(tmp_path / name).about["settings"]["routing_only"] is True
+        assert Run.open(tmp_path / name).about.settings.routing_only is True
 
 
 @pytest.mark.parametrize("routing_only", [False, True])

@@ -22,7 +22,7 @@ class Own(Logger):
     lines: list[str]
 
     def start(self, run, history):
-        Own.lines = [f"start {run.folder.name} {run.about['settings']['epochs']} {len(history)}"]
+        Own.lines = [f"start {run.folder.name} {run.about.settings.epochs} {len(history)}"]
 
     def step(self, report):
         self.lines.append(f"step {report.epoch}.{report.step} of {report.epochs}.{report.steps}")
@@ -112,7 +112,7 @@ def test_metrics_as_json_and_back():
     metrics = EpochMetrics.from_dict(row)
     assert list(metrics.to_dict().items()) == list(row.items())
     assert metrics.measures == {"fast_test_accuracy": 0.2}
-    with pytest.warns(DeprecationWarning, match=r'metrics\["loss"\]: use metrics.loss'):
+    with pytest.warns(DeprecationWarning, match=r'EpochMetrics\["loss"\]: use EpochMetrics.loss'):
         assert metrics["loss"] == 0.5
 
 

@@ -1,7 +1,10 @@
 """A run as one JSON."""
 
+from dataclasses import replace
+
 import pytest
 
+from fastcaps.training.description import RunDescription
 from fastcaps.training.result import public
 
 
@@ -14,4 +17,13 @@ from fastcaps.training.result import public
     ],
 )
 def test_the_command_keeps_no_folder_of_data(command, kept):
-    assert public({"command": command, "seed": 1}) == {"command": f"fastcaps train {kept}", "seed": 1}
+    about = RunDescription.from_dict(
+        {
+            "command": command,
+            "data": {"name": "a", "call": None, "fingerprint": "b"},
+            "settings": {},
+            "config": {},
+            "own": 1,
+        }
+    )
+    assert public(about) == replace(about, command=f"fastcaps train {kept}")

@@ -54,7 +54,7 @@ def test_settings_of_runs_from_before_there_were_all():
     old = {"batch_size": 32, "reconstruction_weight": 0.1, "positive_margin": 0.8, "negative_margin": 0.2}
     old["negative_weight"] = 1.0
     assert TrainSettings.from_dict(old).loss_settings() == {**old, "loss": "margin", "sharpness": 20.0}
-    assert TrainSettings.with_defaults(old)["decay"] == "exponential"
+    assert TrainSettings.from_dict(old).decay == "exponential"
     refitted = TrainSettings(routing_only=True, reconstruction_weight=0.0)
     assert "reconstruction_weight" not in refitted.loss_settings()
 

@@ -76,8 +76,8 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
     assert rows == [metrics.to_dict() for metrics in history]
     assert run.metrics() == history
-    assert (run.about["state"], run.about["command"], run.about["data"]["train"]) == ("finished", "x", 48)
-    assert run.about["settings"]["epochs"] == 12
+    assert (run.about.state, run.about.command, run.about.data.train) == ("finished", "x", 48)
+    assert run.about.settings.epochs == 12
     with pytest.raises(
         ValueError, match="with patterns, a data set made in Python, .* pass the same data set as data="
     ):
@@ -178,7 +178,7 @@ def test_an_interrupt_saves_the_step_it_was_at(tmp_path, number):
     assert "TrainingInterrupted" in err
     assert "resumes the run" in err
     run = Run.open(tmp_path / "run")
-    assert run.about["state"] == "interrupted"
+    assert run.about.state == "interrupted"
     with pytest.raises(FileNotFoundError, match="model does not exist: the run is not finished, resume its training"):
         run.model()
     resumed = Child(train_and_tell, tmp_path / "run", True)
@@ -243,7 +243,7 @@ def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):
         prepared(tmp_path / "cut", die).fit()
     prepared(tmp_path / "cut").fit(resume=True)
     assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
-    assert Run.open(tmp_path / "cut").about["convolution"] == "winograd"
+    assert Run.open(tmp_path / "cut").about.convolution == "winograd"
 
 
 def test_with_a_validation_split_the_best_is_kept(data, config, tmp_path):
@@ -378,7 +378,7 @@ def test_a_finished_run_that_is_resumed_is_finished(data, config, tmp_path):
 def test_a_resumed_run_keeps_the_command_that_makes_it(data, config, tmp_path):
     trainer(data, config, tmp_path, about={"command": "train"}).fit()
     trainer(data, config, tmp_path, about={"command": "train --resume"}).fit(resume=True)
-    assert Run.open(tmp_path).about["command"] == "train"
+    assert Run.open(tmp_path).about.command == "train"
 
 
 def test_network_and_data_must_fit(data, tmp_path):

@@ -130,7 +130,7 @@ def test_training_from_a_run_with_other_images(own, tmp_path):
     run = own[1]
     others = write(tmp_path / "others", 6, start=50)
     workflows.train(others, tmp_path / "next", init=run, epochs=1, threads=1)
-    assert Run.open(tmp_path / "next").about["data"]["name"] == "others"
+    assert Run.open(tmp_path / "next").about.data.name == "others"
 
 
 def test_exporting_without_data(own, tmp_path):
@@ -177,7 +177,7 @@ def test_broken_files_are_left_out_when_asked(own, tmp_path, capsys):
     assert data.fingerprint == intact
     workflows.train(images, tmp_path / "again", skip_broken=True, **_TRAINING, **_TINY)
     run = Run.open(tmp_path / "again")
-    assert run.about["data"]["left_out"] == ["cat/cut.png", "horse/text.jpg"]
+    assert run.about.data.left_out == ("cat/cut.png", "horse/text.jpg")
     assert run.data().fingerprint == intact
     for path in images.glob("cat/*.png"):
         path.write_text("no image")

@@ -3,6 +3,7 @@
 import json
 import signal
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.training.conftest import make_data
 from fastcaps import workflows
 from fastcaps.training import Logger, Report, Run, TrainSettings
 from fastcaps.training.config import ConfigError
+from fastcaps.training.description import Extension
 from fastcaps.training.interrupts import TrainingInterrupted
 
 TINY: dict[str, Any] = {
@@ -50,7 +52,7 @@ def test_a_data_set_from_python(run, tmp_path):
     config = (tmp_path / "run" / "config.toml").read_text()
     assert "# The data set patterns was made in Python: pass it as data=." in config
     tables = tomllib.loads(config)
-    assert tables["training"] == {name: value for name, value in opened.about["settings"].items() if value is not None}
+    assert tables["training"] == {name: value for name, value in opened.settings.to_dict().items() if value is not None}
     assert tables["run"]["threads"] == 1
     again = workflows.train(make_data(), tmp_path / "again", config=tmp_path / "run" / "config.toml", loggers=[])
     assert same(weights(tmp_path / "run"), weights(tmp_path / "again"))
@@ -68,8 +70,8 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
     fixed = workflows.train(make_data(), tmp_path / "fixed", loss="cross_entropy", sharpness=5.0, **options)
     assert fixed.next_step == "evaluate"
     about = Run.open(fixed.run).about
-    assert about["init"]["run"] == run.run
-    assert (about["settings"]["batch_size"], about["settings"]["validation"]) == (16, 12)
+    assert about.to_dict()["init"]["run"] == run.run
+    assert (about.settings.batch_size, about.settings.validation) == (16, 12)
     assert "network" not in tomllib.loads((tmp_path / "fixed" / "config.toml").read_text())
     workflows.train(make_data(), tmp_path / "again", config=tmp_path / "fixed" / "config.toml", loggers=[])
     for name in ("model", "fast"):
@@ -99,7 +101,7 @@ def test_distillation_takes_the_coefficients_of_the_run(run, tmp_path):
     workflows.accumulate(run.run, data=make_data(), threads=1)
     distilled = Run.open(workflows.train(make_data(), tmp_path / "distilled", loggers=[], **options).run)
     assert torch.equal(distilled.master().values, Run.open(run.run).master().values)
-    assert distilled.about["settings"]["distill"] is True
+    assert distilled.settings.distill is True
     Run.open(run.run).master_file.unlink()
     with pytest.raises(OSError, match="master.safetensors"):
         workflows.train(make_data(), tmp_path / "refused", loggers=[], **options)
@@ -110,7 +112,7 @@ def test_all_settings_at_once(tmp_path):
     settings = TrainSettings(epochs=1, batch_size=16, warmup=2, seed=3)
     result = workflows.train("digits", tmp_path / "run", settings=settings, loggers=[], **network)
     about = Run.open(result.run).about
-    assert TrainSettings.from_dict(about["settings"]) == settings
+    assert about.settings == settings
     tables = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert tables["data"] == {"name": "digits", "seed": 0}
     strided = make_data().config(**{**tables["network"], "stem": "strided"})
@@ -136,7 +138,7 @@ def test_an_interrupted_run_needs_nothing_but_its_folder(tmp_path):
     workflows.train(resume=tmp_path / "stopped", loggers=[])
     workflows.train("digits", tmp_path / "whole", loggers=[], **TINY, epochs=2)
     assert same(weights(tmp_path / "stopped"), weights(tmp_path / "whole"))
-    assert Run.open(tmp_path / "stopped").about["state"] == "finished"
+    assert Run.open(tmp_path / "stopped").about.state == "finished"
 
 
 def test_a_run_is_extended(tmp_path):
@@ -150,7 +152,7 @@ def test_a_run_is_extended(tmp_path):
     rates = [[metrics.learning_rate for metrics in result.history[2:]] for result in (longer, whole)]
     assert rates[0] == rates[1]  # the schedule of the new number of epochs
     run = Run.open(folder)
-    assert run.about["extended"] == [{"epochs": 2, "new_epochs": 4, "after_epoch": 2}]
+    assert run.about.extended == (Extension(epochs=2, new_epochs=4, after_epoch=2),)
     assert not run.master_file.exists()  # of other weights
     assert not list(run.fast_folder.glob("*"))
     with pytest.raises(ValueError, match="epochs was 4, now 3"):
@@ -162,10 +164,10 @@ def test_a_run_is_extended(tmp_path):
 
 def test_the_state_of_a_run_that_was_killed(run):
     killed = Run.open(run.run)
-    killed.write_about({**killed.about, "state": "running"})
+    killed.write_about(replace(killed.about, state="running"))
     with killed.locked():
-        assert Run.open(run.run).description.state == "running"
-    assert Run.open(run.run).description.state == "interrupted"
+        assert Run.open(run.run).about.state == "running"
+    assert Run.open(run.run).about.state == "interrupted"
     assert json.loads(killed.about_file.read_text())["state"] == "interrupted"
 
 

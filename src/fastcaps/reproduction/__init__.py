@@ -6,7 +6,7 @@ Needs no PyTorch: a report can be made wherever the JSON files of finished runs 
 from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shard
 from fastcaps.reproduction.page import report_page
 from fastcaps.reproduction.paper import PAPER, TITLES
-from fastcaps.reproduction.results import RunRecord, RunResult
+from fastcaps.reproduction.results import RunResult
 from fastcaps.reproduction.table import Row, accuracy_table, losses_table, rows, runs_table, summary_table, with_tables
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "shard",
     "network",
     "finished",
-    "RunRecord",
     "RunResult",
     "Row",
     "rows",

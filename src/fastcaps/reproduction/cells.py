@@ -13,7 +13,8 @@ from fastcaps.analysis.results import current_method
 from fastcaps.data.registry import SETS
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
-from fastcaps.reproduction.results import RunRecord, RunResult
+from fastcaps.reproduction.results import RunResult
+from fastcaps.training.description import RunDescription
 
 _NAME = re.compile(rf"({'|'.join(TITLES)})-({'|'.join(NORMALIZATIONS)})-(0|[1-9][0-9]*)")
 
@@ -72,12 +73,12 @@ def finished(folder: Path) -> dict[Cell, RunResult]:
 
 def check_result(result: RunResult, cell: Cell, where: Path) -> None:
     """Refuse a result that is not the cell's: another run, a part of the test images, coefficients of another kind."""
-    check_run(result, cell, where)
-    evaluation, iterations = result.evaluation, result.config.iterations
-    if evaluation.part != "test" or evaluation.images != result.data.test:
+    check_run(result.about, cell, where)
+    evaluation, iterations = result.evaluation, result.about.config.iterations
+    if evaluation.part != "test" or evaluation.images != result.about.data.test:
         raise ValueError(
             f"{where} was evaluated on {evaluation.images} {evaluation.part} images, expected all "
-            f"{result.data.test} test images: evaluate it without --part and --limit"
+            f"{result.about.data.test} test images: evaluate it without --part and --limit"
         )
     master = evaluation.master or {}
     method, filters = current_method(master.get("method", "per_class")), len(master.get("filters", []))
@@ -89,7 +90,7 @@ def check_result(result: RunResult, cell: Cell, where: Path) -> None:
         )
 
 
-def check_run(run: RunRecord, cell: Cell, where: Path) -> None:
+def check_run(run: RunDescription, cell: Cell, where: Path) -> None:
     """Refuse a run that is not the cell's: other data, network or seed, or not trained with dynamic routing alone."""
     expected = {"data": cell.data, "normalization": cell.normalization, "seed": cell.seed}
     values = {"data": run.data.name, "normalization": run.config.normalization, "seed": run.settings.seed}

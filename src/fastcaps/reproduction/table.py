@@ -96,18 +96,21 @@ def _row(data: str, normalization: str, routing: str, results: Mapping[int, RunR
         routing=routing,
         paper=PAPER[data, normalization, routing],
         seeds=seeds,
-        epochs=tuple(sorted({run.settings.epochs for run in runs})),
+        epochs=tuple(sorted({run.about.settings.epochs for run in runs})),
         final=tuple(100 * run.evaluation.variants[routing].accuracy for run in runs),
         highest=tuple(value for value in best if value is not None) if None not in best else None,
         uniform=tuple(100 * run.evaluation.uniform.accuracy for run in runs),
-        images=tuple(sorted({run.data.provenance.kind for run in runs})),
+        images=tuple(sorted({run.about.data.kind for run in runs})),
         notes=tuple(_notes(runs)),
     )
 
 
 def _highest(run: RunResult, routing: str) -> float | None:
     """Return the best epoch's test accuracy; of fast routing only if it was measured after every epoch."""
-    values = [epoch.test_accuracy if routing == "dynamic" else epoch.fast_test_accuracy for epoch in run.metrics]
+    values = [
+        epoch.test_accuracy if routing == "dynamic" else epoch.measures.get("fast_test_accuracy")
+        for epoch in run.metrics
+    ]
     measured = [100 * value for value in values if value is not None]
     if not measured or (routing == "fast" and len(measured) < len(values)):
         return None
@@ -115,10 +118,12 @@ def _highest(run: RunResult, routing: str) -> float | None:
 
 
 def _notes(runs: Sequence[RunResult]) -> list[str]:
-    notes = [f"{count:,} training images held out" for count in sorted({run.data.validation for run in runs}) if count]
+    notes = [
+        f"{count:,} training images held out" for count in sorted({run.about.data.validation for run in runs}) if count
+    ]
     tests = {(sum(epoch.test_accuracy is not None for epoch in run.metrics), len(run.metrics)) for run in runs}
     notes += [f"test set seen after {some} of {every} epochs" for some, every in sorted(tests) if 0 < some < every]
-    if any(run.rounded for run in runs):
+    if any(run.about.rounded for run in runs):
         notes.append("weights rounded to half precision before evaluation")
     differing = differing_settings(list(runs))
     if differing:
@@ -187,8 +192,8 @@ def runs_table(results: Mapping[Cell, RunResult], link: Callable[[str], str] = l
                 *map(_with_interval, (evaluation.dynamic, evaluation.fast, evaluation.uniform)),
                 *map(_paired, (evaluation.fast.against_dynamic, evaluation.fast.against_uniform)),
                 _with_interval(evaluation.variants.get("ceiling")),
-                str(run.settings.epochs),
-                "" if run.seconds is None else f"{run.seconds / 3600:.1f}",
+                str(run.about.settings.epochs),
+                "" if run.about.seconds is None else f"{run.about.seconds / 3600:.1f}",
             ]
         )
     return Table("Every run", columns, lines)

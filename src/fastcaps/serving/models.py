@@ -151,13 +151,10 @@ def _exported(name: str, predictor: Predictor, folder: Path | None, threads: int
 
 
 def _trained(name: str, folder: Path, threads: int | None) -> ServedModel:
-    from fastcaps.nn.config import CapsNetConfig
     from fastcaps.training import Run
 
     run = Run.open(folder)
-    about = run.about
-    config = CapsNetConfig.from_dict(about["config"])
-    data = about["data"]["name"]
+    about, config = run.about, run.about.config
     model = ServedModel(
         name=name,
         routing="fast",
@@ -165,7 +162,7 @@ def _trained(name: str, folder: Path, threads: int | None) -> ServedModel:
         image=config,
         class_names=config.class_names,
         background=run.background,
-        card={"data": data, "config": about["config"], "accuracy": about.get("evaluation")},
+        card={"data": about.data.name, "config": config.to_dict(), "accuracy": about.evaluation},
         predictor=None,
         folder=folder,
         threads=threads,

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fastcaps._files import write_atomically
 from fastcaps._json import convert_json, parse_json
-from fastcaps._result import plain
+from fastcaps._result import gather_flat, plain
 from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.reports import EpochMetrics
-from fastcaps.training.settings import TrainSettings
+from fastcaps.training.settings import TrainSettings, renamed
 
 _KIND = "fastcaps.Checkpoint"
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -105,8 +105,8 @@ class Progress:
         """Return what `to_dict` gave; raise ValueError if a field is missing or wrong."""
         if not isinstance(values.get("history"), list):
             raise ValueError("the progress is damaged: expected a list as its history")
-        rows = {"history": [EpochMetrics.fields_of(row) for row in values["history"]]}
-        best = None if values.get("best") is None else EpochMetrics.fields_of(values["best"])
+        rows = {"history": [gather_flat(EpochMetrics, row) for row in values["history"]]}
+        best = None if values.get("best") is None else gather_flat(EpochMetrics, values["best"])
         return convert_json({**values, **rows, "best": best}, cls, "the progress")
 
 
@@ -163,7 +163,7 @@ def _check_same(path: Path, stored: dict[str, Any], run: dict[str, Any]) -> None
     """Raise when a checkpoint is of another run, naming the differences."""
     # Settings that are newer than the checkpoint had their defaults.
     defaults = json.loads(json.dumps(TrainSettings().to_dict() | CapsNetConfig().to_dict()))
-    stored = {name: value for name, value in defaults.items() if name in run} | TrainSettings.renamed(stored)
+    stored = {name: value for name, value in defaults.items() if name in run} | renamed(stored)
     differences = [
         f"{name} was {stored.get(name)}, now {run.get(name)}"
         for name in sorted(stored.keys() | run.keys())

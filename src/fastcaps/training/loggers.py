@@ -37,7 +37,7 @@ class Logger:
         """Prepare for a run.
 
         Args:
-            run: the run folder; ``run.about`` has the settings.
+            run: the run folder; ``run.settings`` are its settings.
             history: epochs that are done, where the run is resumed.
         """
 

@@ -1,15 +1,15 @@
 """What a run reports: after each step, and after each epoch."""
 
-import dataclasses
-import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
+from fastcaps._former_dict import FormerDict
 from fastcaps._json import convert_json
+from fastcaps._result import Record, gather_flat, json_field
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Record):
     """State of a run after a step.
 
     Attributes:
@@ -34,13 +34,9 @@ class Report:
     images_per_second: float
     seconds_left: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class EpochMetrics:
+class EpochMetrics(FormerDict):
     """Metrics of an epoch: one line of ``metrics.jsonl``.
 
     Attributes:
@@ -60,37 +56,12 @@ class EpochMetrics:
     loss: float
     accuracy: float
     learning_rate: float
-    validation_accuracy: float | None = None
-    test_accuracy: float | None = None
-    measures: dict[str, float] = field(default_factory=dict)
+    validation_accuracy: float | None = json_field(omit_none=True)
+    test_accuracy: float | None = json_field(omit_none=True)
+    measures: dict[str, float] = json_field(default_factory=dict, flat=True)
     seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, without what was not measured."""
-        values = dataclasses.asdict(self)
-        measures, seconds = values.pop("measures"), values.pop("seconds")
-        measured = {name: value for name, value in values.items() if value is not None}
-        return {**measured, **measures, "seconds": seconds}
 
     @classmethod
     def from_dict(cls, row: Any) -> Self:
         """Return the metrics that `to_dict` gave; raise ValueError if an entry is missing or wrong."""
-        return convert_json(cls.fields_of(row), cls, "a row of metrics")
-
-    @classmethod
-    def fields_of(cls, row: Any) -> Any:
-        """Return a row of `to_dict` with its further metrics in ``measures``, as the fields are."""
-        if not isinstance(row, dict):
-            return row
-        names = {entry.name for entry in dataclasses.fields(cls)} - {"measures"}
-        own = {name: value for name, value in row.items() if name in names}
-        return {**own, "measures": {name: value for name, value in row.items() if name not in names}}
-
-    def __getitem__(self, name: str) -> Any:
-        """Return an entry of `to_dict`; deprecated, for code written when rows were dictionaries."""
-        warnings.warn(
-            f'metrics["{name}"]: use metrics.{name}, or metrics.to_dict(); will be removed in the next release',
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.to_dict()[name]
+        return convert_json(gather_flat(cls, row), cls, "a row of metrics")

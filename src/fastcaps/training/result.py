@@ -2,10 +2,13 @@
 
 import platform
 import shlex
+from dataclasses import replace
 from typing import Any
 
-from fastcaps._machine import processor_name, processors
+from fastcaps._machine import Machine
+from fastcaps._result import plain
 from fastcaps._version import __version__
+from fastcaps.training.description import RunDescription
 from fastcaps.training.run import Run
 
 
@@ -19,16 +22,16 @@ def result_of(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
     measured = {name: value for name, value in evaluation.items() if name != "run"}
     # Early runs don't name their machine: most likely they are evaluated where they were trained.
     return {
-        "machine": machine(),
-        **public(run.about),
+        "machine": plain(Machine.this()),
+        **public(run.about).to_dict(),
         "metrics": [metrics.to_dict() for metrics in run.metrics()],
         "evaluation": measured,
     }
 
 
-def public(about: dict[str, Any]) -> dict[str, Any]:
+def public(about: RunDescription) -> RunDescription:
     """Return the content of ``run.json``, with the command without ``--data-dir``, which differs elsewhere."""
-    return {**about, "command": without_data_dir(about.get("command", ""))}
+    return replace(about, command=without_data_dir(about.command or ""))
 
 
 def without_data_dir(command: str) -> str:
@@ -41,11 +44,6 @@ def without_data_dir(command: str) -> str:
         elif not word.startswith("--data-dir="):
             others.append(word)
     return shlex.join(others)
-
-
-def machine() -> dict[str, Any]:
-    """Return processor and cores of this machine."""
-    return {"processor": processor_name(), "cores": processors()}
 
 
 def versions() -> dict[str, str]:

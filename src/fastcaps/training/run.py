@@ -20,18 +20,17 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from fastcaps._files import json_bytes, recover, write_atomically
-from fastcaps._json import convert_json, parse_json, read_json
+from fastcaps._json import parse_json
 from fastcaps.bundled import names_expected, resolve
-from fastcaps.nn.config import CapsNetConfig
-from fastcaps.training.config import Convolution
+from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
-from fastcaps.training.run_data import DataDescription, find_data, has_grown, images_note
+from fastcaps.training.run_data import find_data, has_grown, images_note
 from fastcaps.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -118,32 +117,19 @@ class Run:
         return self.folder / "evaluation.json", self.folder / "confusion.png"
 
     @cached_property
-    def about(self) -> dict[str, Any]:
+    def about(self) -> RunDescription:
         """The content of ``run.json``."""
-        about = read_json(self.about_file, dict[str, Any])
-        if not {"data", "settings", "config"} <= set(about):
-            raise ValueError(f"{self.about_file} is not of a fastcaps run: it lacks data, settings or config")
-        convert_json(about, RunDescription, str(self.about_file))
-        return about
-
-    @cached_property
-    def description(self) -> "RunDescription":
-        """The entries of ``run.json`` that are used again."""
-        return convert_json(self.about, RunDescription, str(self.about_file))
+        return RunDescription.load(self.about_file)
 
     @property
     def settings(self) -> TrainSettings:
         """The settings of the training."""
-        try:
-            return TrainSettings.from_dict(self.about["settings"])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{self.about_file} is damaged: its settings are wrong: {error}") from None
+        return self.about.settings
 
-    def write_about(self, about: dict[str, Any], files: Mapping[Path, bytes | None] | None = None) -> None:
+    def write_about(self, about: RunDescription, files: Mapping[Path, bytes | None] | None = None) -> None:
         """Write ``run.json``, in one transaction with other files of the folder."""
-        write_atomically({**(files or {}), self.about_file: json_bytes(about)})
-        for name in ("about", "description"):
-            self.__dict__.pop(name, None)
+        write_atomically({**(files or {}), self.about_file: json_bytes(about.to_dict())})
+        self.__dict__.pop("about", None)
 
     def outdated(self) -> dict[Path, bytes | None]:
         """Return the removal of what was made with the present weights, for `write_about` with others."""
@@ -153,9 +139,9 @@ class Run:
     def _note_death(self) -> None:
         """Write into ``run.json`` that a run was interrupted, if its process was killed before it could."""
         with suppress(ValueError, OSError):  # damaged, not a run, or not ours to write
-            if self.about.get("state") == "running":
+            if self.about.state == "running":
                 with self.locked():
-                    self.write_about(self.about | {"state": "interrupted"})
+                    self.write_about(replace(self.about, state="interrupted"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -239,7 +225,7 @@ class Run:
 
     def check_comparable(self, other: "Run", part: str) -> None:
         """Raise when two runs have different images, or when one has been trained on images of the other's part."""
-        data, others = self.description.data, other.description.data
+        data, others = self.about.data, other.about.data
         if data.fingerprint != others.fingerprint:
             raise ValueError(
                 f"{self.folder} was trained with other images ({data.name}, fingerprint {data.fingerprint[:12]}…) than "
@@ -276,13 +262,7 @@ class Run:
     @property
     def background(self) -> float | None:
         """Brightness of the edge of the training images, as `DataSet.background`."""
-        if "background" in self.about["data"]:
-            return self.description.data.background
-        # A run of an earlier version: only what is declared for named sets is known.
-        from fastcaps.data import SETS
-
-        name = self.description.data.name
-        return SETS[name].background if name in SETS else None
+        return self.about.data.background
 
     def data(
         self,
@@ -301,44 +281,18 @@ class Run:
                 name of a data set; see `images_note`.
             test_only: load only the test images.
         """
-        description = self.description
-        return find_data(self.folder, description.data, description.config, data, data_dir, test_only)
+        return find_data(self.folder, self.about.data, self.about.config, data, data_dir, test_only)
 
     def images_note(self, data: "DataSet") -> str | None:
         """Return what results say of images that are not those of the run; None for its own."""
-        return images_note(self.description.data, data)
+        return images_note(self.about.data, data)
 
     def has_others(self, data: "DataSet") -> bool:
         """Return whether images are not those of the run, and not those of its folder after it has grown either."""
-        return not self._is_own(data) and not has_grown(self.description.data, data)
+        return not self._is_own(data) and not has_grown(self.about.data, data)
 
     def _is_own(self, data: "DataSet") -> bool:
-        return data.fingerprint == self.description.data.fingerprint
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunDescription:
-    """The entries of ``run.json`` that are used again.
-
-    Attributes:
-        data: the data set.
-        settings: as they are stored, see `Run.settings`.
-        config: of the network.
-        state: ``"running"``, ``"interrupted"`` (also by being killed), ``"failed"``, or ``"finished"``.
-        command: command line that started the run.
-        convolution: implementation of the convolution of the lower capsules.
-        fixed_coefficients: whether it was trained with fixed coefficients.
-        fast_every: epochs between measurements with fast routing.
-    """
-
-    data: DataDescription
-    settings: dict[str, Any]
-    config: CapsNetConfig
-    state: str = "finished"
-    command: str = ""
-    convolution: Convolution = "auto"
-    fixed_coefficients: bool = False
-    fast_every: int | None = None
+        return data.fingerprint == self.about.data.fingerprint
 
 
 def training_provenance(data: "DataSet", settings: TrainSettings) -> dict[str, Any]:

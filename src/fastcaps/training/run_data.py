@@ -1,37 +1,15 @@
 """The images of a run: found again where they were or where they are now, grown, or others of the same classes."""
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fastcaps.nn.config import CapsNetConfig
+from fastcaps.training.description import DataDescription
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataDescription:
-    """What ``run.json`` says of the data set.
-
-    Attributes:
-        name: of the set.
-        call: arguments of `fastcaps.data.load`; None for a data set made in Python.
-        fingerprint: identifies the images.
-        provenance: where they come from.
-        background: as `DataSet.background`.
-        augmentation: of the training images.
-        test_hashes: as `DataSet.test_hashes`.
-    """
-
-    name: str
-    call: dict[str, str | int | float | bool | list[int] | None] | None
-    fingerprint: str
-    provenance: dict[str, Any] = field(default_factory=dict)
-    background: float | None = None
-    augmentation: dict[str, Any] = field(default_factory=dict)
-    test_hashes: tuple[str, ...] = ()
 
 
 def find_data(
@@ -83,7 +61,7 @@ def _load_again(run: Path, about: DataDescription, data_dir: str | Path | None, 
             "the same data set as data="
         )
     place = str(about.call.get("name_or_folder"))
-    if about.provenance.get("kind") == "folder" and not Path(place).is_dir():
+    if about.kind == "folder" and not Path(place).is_dir():
         raise FileNotFoundError(
             f"{run} was trained with the images in {place}, which is not there any more: give the folder where they "
             "are now, or other images of the same classes, as data="
@@ -107,7 +85,7 @@ def _load_elsewhere(
         options = cast(dict[str, Any], about.call) if same else {"name_or_folder": source}
         return load(data_dir=data_dir, test_only=test_only, **options)
     options = {"size": config.resize or (config.height, config.width), "channels": config.channels}
-    if about.call is not None and about.provenance.get("kind") == "folder":
+    if about.call is not None and about.kind == "folder":
         names = (
             ("seed", "skip_broken")
             if is_divided(Path(source).expanduser())
@@ -142,7 +120,7 @@ def has_grown(about: DataDescription, data: "DataSet") -> bool:
     A folder with ``train`` and ``test`` has at least as many images in both; another one has all test images.
     """
     before, now = about.provenance, data.provenance
-    if not before.get("kind") == now["kind"] == "folder" or set(about.test_hashes) - set(data.test_hashes):
+    if not about.kind == now["kind"] == "folder" or set(about.test_hashes) - set(data.test_hashes):
         return False
     if any(before.get(name) != now[name] for name in ("size", "channels")) or _count(now) <= _count(before):
         return False

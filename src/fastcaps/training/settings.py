@@ -7,10 +7,12 @@ exponentially or along a cosine, to a given part of itself at the last step.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from fastcaps._result import ShortRepr
+from fastcaps._json import convert_json
+from fastcaps._result import Record, ShortRepr
 from fastcaps.data.registry import SETS
 from fastcaps.training._renamed import renamed_fields
 
@@ -22,9 +24,14 @@ _LOSS, _FIXED = {"group": "Loss"}, {"group": "Fixed coefficients"}
 _RENAMED = {"afresh": "reinit", "refresh": "refresh_every"}
 
 
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings, of an earlier version, under their present names."""
+    return {_RENAMED.get(name, name): value for name, value in values.items()}
+
+
 @renamed_fields(**_RENAMED)
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrainSettings(ShortRepr):
+class TrainSettings(ShortRepr, Record):
     """What decides a run, beside network, data and number of threads.
 
     Attributes:
@@ -136,23 +143,20 @@ class TrainSettings(ShortRepr):
         return cls(**({"epochs": epochs, "learning_rate": rate, "warmup": 0} | changes))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: Any) -> Self:
         """Return the settings of a run, as stored in its ``run.json`` by this or an earlier version."""
-        values = cls.renamed(values)
-        unknown = values.keys() - {entry.name for entry in dataclasses.fields(cls)}
-        if unknown:
-            raise ValueError(f"{', '.join(sorted(unknown))} is no setting")
-        return cls(**values)
-
-    @staticmethod
-    def renamed(values: dict[str, Any]) -> dict[str, Any]:
-        """Return stored settings under their present names."""
-        return {_RENAMED.get(name, name): value for name, value in values.items()}
+        return convert_json(cls.stored(values, "the settings"), cls, "the settings")
 
     @classmethod
-    def with_defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return stored settings, with the defaults of those that did not exist when they were stored."""
-        return {**cls().to_dict(), **cls.renamed(values)}
+    def stored(cls, values: Any, source: str) -> Any:
+        """Return stored settings under their present names; raise ValueError that names ``source`` if one is none."""
+        if not isinstance(values, dict):
+            return values
+        values = renamed(values)
+        unknown = values.keys() - {entry.name for entry in dataclasses.fields(cls)}
+        if unknown:
+            raise ValueError(f"{source} is damaged: {', '.join(sorted(unknown))} is no setting")
+        return values
 
     def loss_settings(self) -> dict[str, Any]:
         """Return the settings that decide what is learned, and from how many images per step."""
@@ -171,7 +175,3 @@ class TrainSettings(ShortRepr):
         else:
             left = math.pow(self.final_rate, done)
         return self.learning_rate * rising * left
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)

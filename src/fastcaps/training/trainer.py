@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._machine import Machine
+from fastcaps._result import gather_flat, without_none
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
@@ -34,11 +36,12 @@ from fastcaps.training._deprecated import former_trainer_arguments
 from fastcaps.training.accumulation import accumulate_between_epochs
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.checkpoint import Progress
+from fastcaps.training.description import DataDescription, Extension, RunDescription, State
 from fastcaps.training.interrupts import TrainingInterrupted, stop_between_steps
 from fastcaps.training.loggers import JsonlLogger, Logger, get_logger, started
 from fastcaps.training.optimization import Optimization, Step
 from fastcaps.training.reports import EpochMetrics, Report
-from fastcaps.training.result import machine, versions
+from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.training.schedule import Schedule
 from fastcaps.training.settings import TrainSettings
@@ -172,9 +175,7 @@ class Trainer:
         if resume:
             if self.run.about_file.is_file():
                 # The command that started the run.
-                self._about |= {
-                    name: self.run.about[name] for name in ("command", "extended") if name in self.run.about
-                }
+                self._about |= without_none(command=self.run.about.command, extended=self.run.about.extended)
             self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self._optimization.adam, identity)
             if self.progress.accumulated is not None:
                 self.master = self.run.master(self.run.master_file)
@@ -194,8 +195,8 @@ class Trainer:
         """Remember for ``run.json`` when a run got more epochs."""
         before = self.run.settings.epochs if self.run.about_file.is_file() else self.settings.epochs
         if before < self.settings.epochs:
-            entry = {"epochs": before, "new_epochs": self.settings.epochs, "after_epoch": self.progress.epoch}
-            self._about["extended"] = [*self._about.get("extended", []), entry]
+            extension = Extension(before, self.settings.epochs, self.progress.epoch)
+            self._about["extended"] = (*self._about.get("extended", ()), extension)
 
     def _prepare_folder(self, resume: bool) -> None:
         if self._world.is_main and not resume and self.master is not None:
@@ -374,41 +375,27 @@ class Trainer:
             )
         )
 
-    def _describe(self, state: str, files: dict[Path, bytes | None] | None = None) -> None:
+    def _describe(self, state: State, files: dict[Path, bytes | None] | None = None) -> None:
         """Write ``run.json``, and other files with it."""
         if not self._world.is_main:
             return
-        data = {
-            "name": self.data.name,
-            "call": self.data.call,
-            "fingerprint": self.data.fingerprint,
-            "provenance": self.data.provenance,
-            "train": len(self.schedule.train),
-            "validation": len(self.validation) if self.validation is not None else 0,
-            "test": len(self.data.test),
-            "augmentation": self.data.augmentation.to_dict(),
-            "background": self.data.background,
-            "test_hashes": self.data.test_hashes,
-            "left_out": self.data.left_out,
-        }
-        self.run.write_about(
-            {
-                "state": state,
-                **self._about,
-                "data": data,
-                "settings": self.settings.to_dict(),
-                "config": self.model.config.to_dict(),
-                "convolution": self.model.primary.convolution,
-                "fixed_coefficients": self.schedule.dynamic_epochs < self.settings.epochs,
-                "device": str(self.model.routing.weight.device),
-                "threads": torch.get_num_threads(),
-                "processes": self._world.size,
-                "machine": machine(),
-                "versions": versions(),
-                "seconds": round(self.progress.seconds, 1),
-            },
-            files,
+        held_out = 0 if self.validation is None else len(self.validation)
+        about = RunDescription(
+            state=state,
+            data=DataDescription.of(self.data, len(self.schedule.train), held_out),
+            settings=self.settings,
+            config=self.model.config,
+            convolution=self.model.primary.convolution,
+            fixed_coefficients=self.schedule.dynamic_epochs < self.settings.epochs,
+            device=str(self.model.routing.weight.device),
+            threads=torch.get_num_threads(),
+            processes=self._world.size,
+            machine=Machine.this(),
+            versions=versions(),
+            seconds=round(self.progress.seconds, 1),
+            **gather_flat(RunDescription, self._about),
         )
+        self.run.write_about(about, files)
 
     def _report_step(self, step: Step, seconds: float) -> None:
         speed = step.images / seconds

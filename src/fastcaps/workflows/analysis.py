@@ -199,7 +199,7 @@ class _Task:
 
     def compared(self, other: Run, data: DataSet) -> ComparedRun:
         """Return the pass over the training images of another run, which may be trained with the same data."""
-        same = data.fingerprint == other.description.data.fingerprint
+        same = data.fingerprint == other.about.data.fingerprint
         model, data = load_run(other, replace(self.execution, data=data if same else None))
         stored = other.folder / "report" / "cache" / "training.safetensors"
         training = self.training_pass(other, model, data, self.cache / "compared.safetensors", stored)

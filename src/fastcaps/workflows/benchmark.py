@@ -53,12 +53,12 @@ def bench(
     execution.select_device()
     settings = settings or Settings()
     if opened is not None:
-        own = Settings.for_network(opened.description.config)
+        own = Settings.for_network(opened.about.config)
         settings = dataclasses.replace(settings, config=own.config, growth=own.growth)
     network = None if opened is None else {"run": str(run), "weights_sha256": weights_hash(opened.model())}
     if compressed is not None:
         small = open_run(compressed)
-        settings = dataclasses.replace(settings, compressed=Size.of(small.description.config))
+        settings = dataclasses.replace(settings, compressed=Size.of(small.about.config))
         network = {**(network or {}), "compressed": str(compressed)}
     settings = dataclasses.replace(settings, memory=settings.memory and can_measure_memory())
     answers = None if opened is None or check_images is None else _answers(opened, check_images, execution)

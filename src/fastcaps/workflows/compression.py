@@ -14,7 +14,7 @@ import torch
 from fastcaps._figure import Figure
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import read_json
-from fastcaps._machine import processor_name, processors
+from fastcaps._machine import Machine
 from fastcaps._progress import progress_bar, say
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.benchmark.engines import EFFICIENT
@@ -29,6 +29,7 @@ from fastcaps.nn import CapsNet, FastCapsNet
 from fastcaps.nn.meta import without_weights
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.accuracy import count_correct
+from fastcaps.training.description import RunDescription
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.training.settings import TrainSettings
@@ -175,9 +176,9 @@ def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tupl
 
 def _test_accuracy(source: Run) -> float | None:
     """Accuracy of the dynamic network on the test images, where the run says it."""
-    bundled = source.about.get("evaluation")
-    if isinstance(bundled, dict) and "dynamic" in bundled:
-        return float(bundled["dynamic"])
+    bundled = source.about.evaluation or {}
+    if "dynamic" in bundled:
+        return bundled["dynamic"]
     file, _ = source.evaluation_files
     if not file.is_file():
         return None
@@ -237,25 +238,22 @@ def _write_run(
         reconstruction_weight=0.0,
         **validation,
     )
-    target.write_about(
-        {
-            "state": "finished",
-            "command": result.command or "",
-            "data": {**source.about["data"], "train": len(data.train) - result.held_out, "validation": result.held_out},
-            "settings": settings.to_dict(),
-            "config": model.config.to_dict(),
-            "convolution": model.primary.convolution,
-            "fixed_coefficients": True,
-            "compression": {"run": result.run, "size": asdict(result.size), "settings": _plain(result.settings)},
-            "device": "cpu",
-            "threads": torch.get_num_threads(),
-            "processes": 1,
-            "machine": {"processor": processor_name(), "cores": processors()},
-            "versions": versions(),
-            "seconds": result.seconds,
-        },
-        files,
+    about = RunDescription(
+        command=result.command or "",
+        data=replace(source.about.data, train=len(data.train) - result.held_out, validation=result.held_out),
+        settings=settings,
+        config=model.config,
+        convolution=model.primary.convolution,
+        fixed_coefficients=True,
+        device="cpu",
+        threads=torch.get_num_threads(),
+        processes=1,
+        machine=Machine.this(),
+        versions=versions(),
+        seconds=result.seconds,
+        more={"compression": {"run": result.run, "size": result.size, "settings": result.settings}},
     )
+    target.write_about(about, files)
 
 
 def figure(result: CompressionResult) -> Figure:

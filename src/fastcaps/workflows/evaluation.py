@@ -101,7 +101,7 @@ def evaluate_part(
 def _other_network(other: Run, run: Run, part: Part, execution: Execution) -> tuple[CapsNet | FastCapsNet, Other]:
     """Return the network to compare with, as it was trained, and what the result says of it."""
     other.check_comparable(run, part)
-    fixed = other.description.fixed_coefficients
+    fixed = other.about.fixed_coefficients
     network = FastCapsNet.from_pretrained(other.fast_folder) if fixed else other.model()
     about = Other(run_name(other), "fast" if fixed else "dynamic", weights_hash(network))
     current().check_same(other=about.weights)

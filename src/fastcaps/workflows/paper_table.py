@@ -11,7 +11,6 @@ from fastcaps._result import Result, Table, without_none
 from fastcaps.reproduction import (
     Cell,
     Row,
-    RunRecord,
     RunResult,
     accuracy_table,
     finished,
@@ -151,19 +150,21 @@ def check_request(
     """
     run = Run(runs / cell.name)
     if cell in done:
-        place, settings = results / f"{cell.name}.json", done[cell].all_settings
-        unmeasured = [epoch.epoch for epoch in done[cell].metrics if epoch.fast_test_accuracy is None]
+        place, settings = results / f"{cell.name}.json", done[cell].about.settings
+        unmeasured = [epoch.epoch for epoch in done[cell].metrics if "fast_test_accuracy" not in epoch.measures]
     elif run.about_file.is_file():
-        place, settings = run.folder, run.settings.to_dict()
+        place, settings = run.folder, run.settings
         unmeasured = [row.epoch for row in run.metrics() if "fast_test_accuracy" not in row.measures]
-        check_run(RunRecord.from_dict(run.about), cell, place)
+        check_run(run.about, cell, place)
     else:
         return
     advice = "leave {} out to take it as it is, or name other folders (runs, results)"
     for name in ("epochs", "test_every"):
         value = requested[name]
-        if value is not None and settings[name] != value:
-            raise ValueError(f"{place} has {name} {settings[name]}, {value} was requested: {advice.format(name)}")
+        if value is not None and getattr(settings, name) != value:
+            raise ValueError(
+                f"{place} has {name} {getattr(settings, name)}, {value} was requested: {advice.format(name)}"
+            )
     fast_every = requested["fast_every"]
     if fast_every and any(epoch % fast_every == 0 for epoch in unmeasured):
         raise ValueError(f"{place} was made without fast_every {fast_every}: {advice.format('fast_every')}")
@@ -173,13 +174,15 @@ def _progress(cell: Cell, run: Run, done: Mapping[Cell, RunResult], epochs: int 
     state: Literal["done", "trained", "begun", "to do"] = "to do"
     behind, total = 0, TrainSettings.for_data(cell.data, **without_none(epochs=epochs)).epochs
     if cell in done:
-        state, behind = "done", done[cell].settings.epochs
+        state, behind = "done", done[cell].about.settings.epochs
         total = behind
     elif run.about_file.is_file():
-        state = "trained" if run.description.state == "finished" else "begun"
+        state = "trained" if run.about.state == "finished" else "begun"
         behind, total = len(run.metrics()), run.settings.epochs
     per_epoch = [
-        (result.seconds or 0.0) / result.settings.epochs for other, result in done.items() if other.data == cell.data
+        (result.about.seconds or 0.0) / result.about.settings.epochs
+        for other, result in done.items()
+        if other.data == cell.data
     ]
     left = total - behind
     seconds = 0.0 if not left else left * sum(per_epoch) / len(per_epoch) if per_epoch else None

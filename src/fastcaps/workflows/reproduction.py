@@ -57,7 +57,7 @@ class ReproductionResult(Result):
         runs = [
             {
                 "run": cell.name,
-                "epochs": result.settings.epochs,
+                "epochs": result.about.settings.epochs,
                 **{name: result.evaluation.variants[name].accuracy for name in _ROUTINGS},
             }
             for cell, result in self.results.items()
@@ -129,7 +129,7 @@ def _reproduce_cell(cell: Cell, run: Run, request: _Request, execution: Executio
     command = f"fastcaps reproduce --data {cell.data} --normalization {cell.normalization} --seeds {cell.seed},"
     for name, value in without_none(**request._asdict()).items():
         command += f" --{name.replace('_', '-')} {value}"
-    if not run.about_file.is_file() or run.description.state != "finished":
+    if not run.about_file.is_file() or run.about.state != "finished":
         _train(cell, run, request, execution, command)
         run = Run(run.folder)
     options: ExecutionOptions = {"data_dir": execution.data_dir, "device": device, "command": command}
@@ -145,7 +145,7 @@ def _reproduce_cell(cell: Cell, run: Run, request: _Request, execution: Executio
 def _train(cell: Cell, run: Run, request: _Request, execution: Execution, command: str) -> None:
     """Train, or resume with the settings with which the run was begun."""
     begun = run.about_file.is_file()
-    fast_every = request.fast_every or (run.description.fast_every if begun else None)
+    fast_every = request.fast_every or (run.about.fast_every if begun else None)
     data = run.data(execution.data_dir) if begun else load(cell.data, data_dir=execution.data_dir)
     if begun:
         settings = run.settings
@@ -159,7 +159,7 @@ def _train(cell: Cell, run: Run, request: _Request, execution: Execution, comman
         )
     torch.manual_seed(cell.seed)
     model = CapsNet(network(cell)).to(execution.select_device())
-    model.primary.convolution = run.description.convolution if begun else "auto"
+    model.primary.convolution = run.about.convolution if begun else "auto"
 
     def measure(model: CapsNet, epoch: int) -> dict[str, float]:
         if not fast_every or (epoch % fast_every and epoch < settings.epochs):

@@ -1,0 +1,154 @@
+"""What ``run.json`` says of a run. Knows no PyTorch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from fastcaps._former_dict import FormerDict
+from fastcaps._json import convert_json, read_json
+from fastcaps._machine import Machine
+from fastcaps._result import Record, gather_flat, json_field
+from fastcaps.data.registry import SETS
+from fastcaps.nn.config import CapsNetConfig
+from fastcaps.training.config import Convolution
+from fastcaps.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from fastcaps.data import DataSet
+
+State = Literal["running", "interrupted", "failed", "finished"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataDescription(Record):
+    """What ``run.json`` says of the data set.
+
+    Attributes:
+        name: of the set.
+        call: arguments of `fastcaps.data.load`; None for a data set made in Python.
+        fingerprint: identifies the images.
+        provenance: where they come from.
+        train: number of training images.
+        validation: number of training images held out.
+        test: number of test images.
+        augmentation: of the training images.
+        background: as `DataSet.background`.
+        test_hashes: as `DataSet.test_hashes`.
+        left_out: as `DataSet.left_out`.
+    """
+
+    name: str
+    call: dict[str, str | int | float | bool | list[int] | None] | None
+    fingerprint: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+    train: int | None = None
+    validation: int = 0
+    test: int | None = None
+    augmentation: dict[str, Any] = field(default_factory=dict)
+    background: float | None = None
+    test_hashes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The ``kind`` of the provenance, such as ``"original"`` or ``"folder"``."""
+        return str(self.provenance.get("kind"))
+
+    @classmethod
+    def of(cls, data: "DataSet", train: int, validation: int) -> Self:
+        """Describe a data set with these numbers of images to train on and held out."""
+        return cls(
+            name=data.name,
+            call=data.call,
+            fingerprint=data.fingerprint,
+            provenance=data.provenance,
+            train=train,
+            validation=validation,
+            test=len(data.test),
+            augmentation=data.augmentation.to_dict(),
+            background=data.background,
+            test_hashes=data.test_hashes,
+            left_out=data.left_out,
+        )
+
+
+@dataclass(frozen=True)
+class Extension:
+    """More epochs than a run was started with: ``new_epochs`` instead of ``epochs``, once it had done some."""
+
+    epochs: int
+    new_epochs: int
+    after_epoch: int
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """The run from whose weights another started, and the hash of them."""
+
+    run: str
+    weights: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDescription(FormerDict):
+    """The content of ``run.json``. What an earlier version did not write is None, or has its default.
+
+    Attributes:
+        state: ``"running"``, ``"interrupted"`` (also by being killed), ``"failed"``, or ``"finished"``.
+        command: command line that started the run.
+        init: the run it started from, if any.
+        master: summary of the coefficients that it started with, if any.
+        extended: how the run got more epochs, if it did.
+        fast_every: epochs between measurements with fast routing.
+        data: the data set.
+        settings: of the training.
+        config: of the network.
+        convolution: implementation of the convolution of the lower capsules.
+        fixed_coefficients: whether it was trained with fixed coefficients.
+        device: that it was trained on.
+        threads: CPU threads.
+        processes: that worked as one.
+        machine: what it was trained on.
+        versions: of packages, by name.
+        seconds: of training.
+        rounded: precision to which the weights were rounded before an evaluation, if they were.
+        evaluation: accuracy by variant of routing; of a bundled network.
+        more: other entries, from the ``about`` of the trainer.
+    """
+
+    state: State = "finished"
+    command: str | None = json_field(omit_none=True)
+    init: InitialWeights | None = json_field(omit_none=True)
+    master: dict[str, Any] | None = json_field(omit_none=True)
+    extended: tuple[Extension, ...] | None = json_field(omit_none=True)
+    fast_every: int | None = json_field(omit_none=True)
+    data: DataDescription
+    settings: TrainSettings
+    config: CapsNetConfig
+    convolution: Convolution = "auto"
+    fixed_coefficients: bool = False
+    device: str | None = json_field(omit_none=True)
+    threads: int | None = json_field(omit_none=True)
+    processes: int | None = json_field(omit_none=True)
+    machine: Machine | None = json_field(omit_none=True)
+    versions: Mapping[str, str] | None = json_field(omit_none=True)
+    seconds: float | None = json_field(omit_none=True)
+    rounded: str | None = json_field(omit_none=True)
+    evaluation: Mapping[str, float] | None = json_field(omit_none=True)
+    more: Mapping[str, Any] = json_field(default_factory=dict, flat=True)
+
+    @classmethod
+    def from_dict(cls, values: Any, source: str = "the run") -> Self:
+        """Return what `to_dict` gave, of this or an earlier version; ``source`` is named in errors."""
+        if not isinstance(values, dict) or not {"data", "settings", "config"} <= values.keys():
+            raise ValueError(f"{source} is not of a fastcaps run: it lacks data, settings or config")
+        data, settings = values["data"], TrainSettings.stored(values["settings"], source)
+        if isinstance(data, dict) and "background" not in data and str(data.get("name")) in SETS:
+            data = {**data, "background": SETS[data["name"]].background}
+        return convert_json(gather_flat(cls, {**values, "data": data, "settings": settings}), cls, source)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read ``run.json`` of this or an earlier version."""
+        return cls.from_dict(read_json(Path(path), dict[str, Any]), str(path))
