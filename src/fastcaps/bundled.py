@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from fastcaps import _hub
 from fastcaps._download import DownloadError, cache_dir, created_folder, download
 from fastcaps._files import write_atomically
 from fastcaps._json import read_json
@@ -121,16 +122,21 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/run.json"))
 
 
-def resolve(name_or_folder: str | Path, *, exported: bool = False) -> Path:
-    """Return the run folder of a network that comes with fastcaps, or the folder itself; a folder goes before a name.
+def resolve(name_or_folder: str | Path, *, exported: bool = False, revision: str | None = None) -> Path:
+    """Return the folder of a network that comes with fastcaps or is on the Hub, or the folder itself.
 
-    Files that are neither installed nor cached are downloaded.
+    A folder goes before a name. Files that are neither installed nor cached are downloaded.
 
     Args:
-        name_or_folder: a name, or a folder.
+        name_or_folder: a name, a repository on the Hugging Face Hub such as ``"user/name"``, or a folder.
         exported: need only the exported file, where the network has one.
+        revision: branch, tag or commit of the repository.
     """
     folder, name = Path(name_or_folder), str(name_or_folder)
+    if _hub.is_hub_name(folder):
+        return _hub.download(folder.as_posix(), revision, exported=exported)
+    if revision is not None:
+        raise ValueError(f"revision={revision!r} was given for {name}, expected a repository on the Hub: leave it out")
     if folder.exists() or name not in names():
         return folder
     wanted = {ONNX} if exported else set(large_files(name))
@@ -195,8 +201,11 @@ def describe_all() -> BundledNetworks:
 
 
 def is_bundled(folder: Path) -> bool:
-    """Return whether a folder has a network that comes with fastcaps, so that nothing is written to it."""
-    return any(folder.resolve().is_relative_to(place.resolve()) for place in (FOLDER, _cached_folder("")))
+    """Return whether a folder has a network that comes with fastcaps or the Hub, so that nothing is written to it."""
+    places = (FOLDER, _cached_folder(""))
+    return _hub.repository(folder) is not None or any(
+        folder.resolve().is_relative_to(place.resolve()) for place in places
+    )
 
 
 def large_files(name: str) -> dict[str, ModelFile]:

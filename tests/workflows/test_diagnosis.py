@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from fastcaps import workflows
+from fastcaps import bundled, workflows
 from fastcaps.cli import app
 
 
@@ -29,12 +29,15 @@ def test_what_is_missing_and_how_to_get_it(monkeypatch, tmp_path):
     (tmp_path / "cache").write_text("a file where the folder should be")
     monkeypatch.setattr("fastcaps.workflows.diagnosis.version", lambda name: {"torch": "2.13.0"}[name])
     monkeypatch.setattr("fastcaps.workflows.diagnosis.PackageNotFoundError", KeyError)
+    file = bundled.ModelFile(bytes=1, sha256="")
+    monkeypatch.setattr(bundled, "large_files", lambda name: {"lost": file} if name == "cifar10" else {})
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 0
     for words in (
         "cache can't be written to: set FASTCAPS_CACHE to another folder",
         "nowhere, which is not a folder: create it, or unset the variable",
         "not installed: scikit-learn,",
+        "networks not installed: cifar10; python -m pip install fastcaps-models",
         "python -m pip install scikit-learn matplotlib",
     ):
         assert words in " ".join(result.stdout.split()), words

@@ -29,7 +29,8 @@ from fastcaps.cli._options import in_words_of_options
 _EXECUTION = "Execution"
 
 RunArgument = Annotated[
-    Path, typer.Argument(help="A run folder, or a network that comes with fastcaps.", metavar="RUN")
+    Path,
+    typer.Argument(help="A run folder, a bundled network, or user/name on the Hub.", metavar="RUN"),
 ]
 Coefficients = Annotated[
     Path | None, typer.Option(help="A file of master coefficients (default: RUN/master.safetensors).", metavar="FILE")

@@ -14,7 +14,7 @@ from fastcaps.cli._common import BatchSize, Json, Threads, command, print_column
 def predict(
     model: Annotated[
         Path,
-        typer.Argument(help="A file from fastcaps export, a run folder, or a network that comes with fastcaps."),
+        typer.Argument(help="A file from fastcaps export, a run folder, a bundled network, or user/name on the Hub."),
     ],
     images: Annotated[list[str], typer.Argument(help="Image files, folders of them, or - for standard input.")],
     routing: Annotated[

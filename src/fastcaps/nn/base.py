@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
 import torch
 from torch import Tensor, nn
 
+from fastcaps import _hub
 from fastcaps._files import write_atomically
 from fastcaps._inputs import arranged, network_batch
 from fastcaps.bundled import resolve
@@ -127,14 +128,36 @@ class CapsuleNetwork(nn.Module, ABC):
         """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""
         write_atomically(self.pretrained_files(folder))
 
+    def push_to_hub(
+        self, name: str, *, message: str | None = None, private: bool | None = None, token: str | None = None
+    ) -> str:
+        """Upload the network to the Hugging Face Hub, and return its address.
+
+        Args:
+            name: of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added if it
+                has none.
+            message: of the commit.
+            private: whether a new repository is private; by default as the account says.
+            token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
+        """
+        files = {path.name: content for path, content in self.pretrained_files("").items()}
+        card = pretrained.card(self.config, name, self.kind)
+        return _hub.upload(name, files, card, message=message, private=private, token=token)
+
     def pretrained_files(self, folder: str | Path) -> dict[Path, bytes]:
         """Return the contents of the files that `save_pretrained` writes, to write them together with others."""
         return pretrained.files(self, Path(folder))
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
-        """Read what `save_pretrained` wrote, the network of a run folder, or a bundled network such as ``"mnist"``."""
-        path = resolve(folder)
+    def from_pretrained(cls, folder: str | Path, *, revision: str | None = None) -> Self:
+        """Read a network.
+
+        Args:
+            folder: that `save_pretrained` wrote; a run folder; a bundled network such as ``"mnist"``; or a repository
+                on the Hugging Face Hub such as ``"user/name"``, which is downloaded to its cache.
+            revision: branch, tag or commit of the repository.
+        """
+        path = resolve(folder, revision=revision)
         inside = path / cls.folder
         if not (path / "config.json").exists() and (inside / "config.json").is_file():
             path = inside

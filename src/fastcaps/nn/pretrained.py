@@ -52,6 +52,35 @@ def files(model: "CapsuleNetwork", folder: Path) -> dict[Path, bytes]:
     return {folder / _WEIGHTS: weights, folder / _CONFIG: json_bytes(description)}
 
 
+def card(config: CapsNetConfig, name: str, kind: str) -> str:
+    """Return the card of a repository on the Hugging Face Hub, as Markdown.
+
+    Args:
+        config: of the network.
+        name: of the repository.
+        kind: class that loads it.
+    """
+    return f"""---
+library_name: fastcaps
+pipeline_tag: image-classification
+tags:
+- capsule-network
+---
+
+# {name.partition("/")[2]}
+
+A capsule network for images of {config.height}×{config.width}×{config.channels} and {config.classes} classes, \
+made with fastcaps {__version__}.
+
+```python
+from fastcaps import {kind}
+
+model = {kind}.from_pretrained("{name}")
+model.predict("picture.png", names=True)
+```
+"""
+
+
 def load(cls: type[Network], folder: Path) -> Network:
     """Read a model of the given class; its weights must fit it exactly."""
     description = _description(cls.kind, folder)

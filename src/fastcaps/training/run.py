@@ -25,9 +25,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from fastcaps import _hub
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import parse_json
-from fastcaps.bundled import names_expected, resolve
+from fastcaps.bundled import is_bundled, names_expected, resolve
 from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.run_data import find_data, has_grown, images_note
@@ -55,10 +56,11 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Return the run of a folder that `fastcaps train` or `Trainer` wrote, or a bundled one by its name."""
+        """Return the run of a folder that `fastcaps train` or `Trainer` wrote, or by name: bundled or on the Hub."""
         run = cls(resolve(folder))
-        recover(run.folder)
-        run._note_death()
+        if not is_bundled(run.folder):
+            recover(run.folder)
+            run._note_death()
         if not run.about_file.is_file():
             raise FileNotFoundError(
                 f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has one, or "
@@ -203,6 +205,30 @@ class Run:
             recorded = recorded_coefficients(self.fast_folder)
             check_same_coefficients(self.fast_folder, recorded, self.master_file, master.values_hash)
         return master
+
+    def push_to_hub(
+        self, name: str, *, message: str | None = None, private: bool | None = None, token: str | None = None
+    ) -> str:
+        """Upload networks, coefficients and ``run.json`` to the Hugging Face Hub, and return their address.
+
+        Unlike a network alone, a run can be used by its name on the command line, too: ``fastcaps predict user/name``.
+
+        Args:
+            name: of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added if it
+                has none.
+            message: of the commit.
+            private: whether a new repository is private; by default as the account says.
+            token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
+        """
+        from fastcaps.nn.pretrained import card
+        from fastcaps.training.result import public
+
+        self.model()  # what can't be loaded isn't uploaded
+        files = {file: (self.folder / file).read_bytes() for file in _hub.FILES if (self.folder / file).is_file()}
+        files[self.about_file.name] = json_bytes(public(self.about).to_dict())
+        kind = "FastCapsNet" if "fast/config.json" in files else "CapsNet"
+        text = card(self.about.config, name, kind)
+        return _hub.upload(name, files, text, message=message, private=private, token=token)
 
     def held_out(self, data: "DataSet") -> dict[str, Any]:
         """Return the settings with which another run on this data holds out the same images as this one."""

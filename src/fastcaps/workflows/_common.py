@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from fastcaps import distributed
+from fastcaps import _hub, distributed
 from fastcaps._machine import processors, usable_devices
 from fastcaps.bundled import is_bundled
 from fastcaps.training.run import Run
@@ -65,8 +65,8 @@ def open_run(run: "str | Path | Run") -> Run:
 
 
 def run_name(run: Run) -> str:
-    """Return what results call a run: the name of a bundled network, or its folder."""
-    return run.folder.name if is_bundled(run.folder) else str(run.folder)
+    """Return what results call a run: the name of a bundled network or of one on the Hub, or its folder."""
+    return _hub.repository(run.folder) or (run.folder.name if is_bundled(run.folder) else str(run.folder))
 
 
 def select_device(device: "str | torch.device" = "auto", threads: int | None = None) -> "torch.device":
@@ -113,11 +113,10 @@ def load_run(
 
 
 def check_writable(run: Run) -> None:
-    """Refuse to write into a bundled network."""
+    """Refuse to write into a network that is bundled or was loaded from the Hub."""
     if is_bundled(run.folder):
-        raise ValueError(
-            f"{run.folder.name} comes with fastcaps and is not written to: name another place to write to (out)"
-        )
+        origin = "was loaded from the Hub" if _hub.repository(run.folder) else "comes with fastcaps"
+        raise ValueError(f"{run_name(run)} {origin} and is not written to: name another place to write to (out)")
 
 
 def check_own_images(run: Run, data: "DataSet") -> None:

@@ -27,6 +27,7 @@ _PACKAGES = {
     "openvino": "inference without PyTorch, an alternative",
     "starlette": "serving",
     "uvicorn": "serving",
+    "huggingface_hub": "networks on the Hugging Face Hub",
 }
 
 
@@ -74,7 +75,7 @@ class Diagnosis(Result):
         free_bytes: memory that is free.
         packages: optional dependencies.
         folders: data, caches and weights.
-        networks: names of the bundled networks.
+        networks: names of the bundled networks whose files are on this machine.
         data_sets: named data sets by whether they can be loaded without a download.
         problems: what is missing and how to get it.
     """
@@ -137,6 +138,10 @@ def doctor() -> Diagnosis:
     missing = [name for name, available in sets.items() if not available]
     if missing:
         problems.append(f"not downloaded: {', '.join(missing)}; fastcaps data download {' '.join(missing)}")
+    networks = {network.name: network.state for network in bundled.describe_all().networks}
+    elsewhere = [name for name, state in networks.items() if state == "to download"]
+    if elsewhere:
+        problems.append(f"networks not installed: {', '.join(elsewhere)}; python -m pip install fastcaps-models")
     absent = [package.name for package in packages if package.version is None]
     if absent:
         problems.append(f"not installed: {', '.join(absent)}; python -m pip install {' '.join(absent)}")
@@ -150,7 +155,7 @@ def doctor() -> Diagnosis:
         free_bytes=free_bytes(),
         packages=packages,
         folders=tuple(folders),
-        networks=tuple(bundled.names()),
+        networks=tuple(name for name in networks if name not in elsewhere),
         data_sets=sets,
         problems=tuple(problems),
     )
