@@ -114,7 +114,7 @@ def test_the_int8_file_answers_as_the_network():
         lengths = fast(images.float() / 255).lengths
     file = load(bundled.resolve("mnist") / bundled.ONNX)
     quantized = torch.from_numpy(file(images.numpy()).lengths)
-    assert float((quantized - lengths).abs().max()) < 0.02
+    assert float((quantized - lengths).abs().max()) < 0.03
     assert int((quantized.argmax(1) == lengths.argmax(1)).sum()) >= 500 - _SLACK
     assert file.about["accuracy"]["original_accuracy"] == Run.open("mnist").about.to_dict()["evaluation"]["fast"]
 
