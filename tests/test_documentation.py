@@ -148,12 +148,13 @@ def _save_nothing(figure: Any, place: Any, **options: Any) -> None:
 class Page:
     """A page, as it is run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, text: str | None = None) -> None:
         self.path = path
+        self.text = path.read_text() if text is None else text
         self.names: dict[str, Any] = {"__name__": "__main__"}
 
     def run(self) -> None:
-        text = self.path.read_text()
+        text = self.text
         marks: list[str] = []
         for part in _PART.finditer(text):
             line = text.count("\n", 0, part.start()) + 1

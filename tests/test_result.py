@@ -33,6 +33,16 @@ def test_shows_itself_as_a_table() -> None:
     assert [line for line in lines if "22.0" in line]
 
 
+def test_shows_its_sentences_below_the_tables() -> None:
+    class Spoken(Sample):
+        def sentences(self) -> list[str]:
+            return ["a < b"]
+
+    spoken = Spoken(SAMPLE.name, SAMPLE.values, SAMPLE.path)
+    assert repr(spoken) == f"{SAMPLE!r}\na < b"
+    assert spoken._repr_html_() == f"{SAMPLE._repr_html_()}<p>a &lt; b</p>"
+
+
 def test_escapes_texts_for_notebooks() -> None:
     page = SAMPLE._repr_html_()
     assert "<b>" not in page

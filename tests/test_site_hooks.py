@@ -16,6 +16,7 @@ def page(path):
         ("faq.md", "[a](../examples/own_backbone.py)", "[a](files/examples/own_backbone.py)"),
         ("results/mnist.md", "[a](../../results/x.json)", "[a](../files/results/x.json)"),
         ("architecture.md", "[a](../SECURITY.md#files)", "[a](project/security.md#files)"),
+        ("notebooks.md", "[a](../examples/quick_start.ipynb)", "[a](notebooks/quick_start.md)"),
         ("results/mnist.md", "[a](../training.md) [b](paper-table.md)", "[a](../training.md) [b](paper-table.md)"),
     ],
 )

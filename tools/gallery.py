@@ -30,8 +30,11 @@ def draw(page: str) -> dict[str, Figure]:
 def picture(figure: Figure, kind: str) -> bytes:
     """Return a small file: a PNG has a palette."""
     content = figure_bytes(figure, kind)
-    if kind != "png":
-        return content
+    return small_png(content) if kind == "png" else content
+
+
+def small_png(content: bytes) -> bytes:
+    """Return a PNG with a palette of 128 colors."""
     buffer = io.BytesIO()
     Image.open(io.BytesIO(content)).convert("RGB").quantize(128).save(buffer, "png", optimize=True)
     return buffer.getvalue()

@@ -1,14 +1,16 @@
 """Hooks of mkdocs: pages may link to files of the repository outside ``docs``, which are copied into the site.
 
 On a page, ``../results/bench-mnist.json`` is a path from the page's own folder, as it is where the repository is
-browsed. A linked Markdown file becomes a page, any other file is copied to ``files``. No page may load anything from
-elsewhere.
+browsed. A linked Markdown file or notebook becomes a page, any other file is copied to ``files``. No page may load
+anything from elsewhere.
 """
 
 import posixpath
 import re
 from pathlib import Path
 from typing import Any
+
+from tools.notebook_page import read, to_markdown
 
 _LINK = re.compile(r"(?<=\]\()(?P<path>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
@@ -29,8 +31,9 @@ def on_files(files: Any, config: Any) -> Any:
     for name in sorted(linked):
         if not (root / name).is_file():
             raise FileNotFoundError(f"a page links to {name}, which is no file of the repository")
-        if name.endswith(".md"):
-            content = _from_docs((root / name).read_text())
+        if name.endswith((".md", ".ipynb")):
+            notebook = name.endswith(".ipynb")
+            content = _from_examples(root / name) if notebook else _from_docs((root / name).read_text())
             files.append(File.generated(config, _address(name), content=content))
         else:
             files.append(File.generated(config, _address(name), abs_src_path=str(root / name)))
@@ -65,7 +68,15 @@ def _outside(markdown: str, page: str) -> list[tuple[str, str]]:
 
 def _address(path: str) -> str:
     """Return where a file of the repository lies in the site."""
+    if path.endswith(".ipynb"):
+        return f"notebooks/{Path(path).stem}.md"
     return f"project/{Path(path).name.lower()}" if path.endswith(".md") else f"files/{path}"
+
+
+def _from_examples(path: Path) -> str:
+    """Return a notebook as a page of ``docs/notebooks``: its links lead to pages of the site."""
+    text = to_markdown(read(path))
+    return re.sub(r"\]\(\.\./docs/", "](../", re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", text))
 
 
 def _from_docs(markdown: str) -> str:

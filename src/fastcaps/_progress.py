@@ -1,5 +1,6 @@
 """Progress of long work on stderr: bars on terminals and in notebooks, lines in logs."""
 
+import html
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,8 @@ from fastcaps._text import printable
 if TYPE_CHECKING:
     from fastcaps.training import Report
 
-# Between two lines of a log.
-_SECONDS = 30
+# Between two lines of a log, and between two drawings of a bar in a notebook.
+_SECONDS, _BAR_SECONDS = 30, 0.2
 
 
 @contextmanager
@@ -23,7 +24,11 @@ def progress_bar(task: str, total: int) -> Iterator[Callable[[int], None]]:
     A bar on a terminal and in a notebook; elsewhere, as in a log file, a line every half minute and at the end.
     """
     console = _stderr()
-    if not console.is_terminal and not console.is_jupyter:
+    if console.is_jupyter:
+        with _notebook_bar() as draw:
+            yield distributed.current().counting(_count_bar(task, total, draw))
+        return
+    if not console.is_terminal:
         yield distributed.current().counting(_count_lines(task, total))
         say(f"{task} {total:,}/{total:,}")
         return
@@ -39,9 +44,13 @@ def progress_bar(task: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
-    """Show the progress of a training run on stderr: a bar on a terminal, otherwise a line now and then."""
+    """Show the progress of a training run: a bar on a terminal and in a notebook, otherwise a line now and then."""
     console = _stderr()
-    if not console.is_terminal and not console.is_jupyter:
+    if console.is_jupyter:
+        with _notebook_bar() as draw:
+            yield lambda report: draw(f"{_doing(name, report)} {_words(report)}", report.step, report.steps)
+        return
+    if not console.is_terminal:
         yield _lines(name)
         return
     from rich.progress import BarColumn, Progress, TextColumn
@@ -72,6 +81,38 @@ def duration(seconds: float) -> str:
     """Return a time such as ``1:02:03``."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+@contextmanager
+def _notebook_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar in the output of a cell while work lasts; it yields what draws words, the number done, and of all."""
+    from IPython.display import HTML, display
+
+    handle = display(HTML(""), display_id=True)
+    last = float("-inf")
+
+    def draw(words: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _BAR_SECONDS:
+            last = time.monotonic()
+            bar = f'<progress value="{done}" max="{total}"></progress>'
+            handle.update(HTML(f"{bar} {html.escape(printable(words))}"))
+
+    try:
+        yield draw
+    finally:
+        handle.update(HTML(""))
+
+
+def _count_bar(task: str, total: int, draw: Callable[[str, int, int], None]) -> Callable[[int], None]:
+    done = 0
+
+    def show(count: int) -> None:
+        nonlocal done
+        done += count
+        draw(f"{task} {done:,}/{total:,}", done, total)
+
+    return show
 
 
 def _count_lines(task: str, total: int) -> Callable[[int], None]:

@@ -14,7 +14,7 @@ from fastcaps._json import convert_json, read_json
 from fastcaps._text import printable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A table for people: its first column is aligned left, all others right.
 
@@ -39,7 +39,8 @@ class Table:
             drawn.add_column(Text(printable(column)), justify="right" if number else "left")
         for row in self.rows:
             drawn.add_row(*(Text(printable(cell)) for cell in row))
-        console = Console(width=width, file=io.StringIO(), record=True)
+        # In a notebook a console would show the table by itself, before the text is returned.
+        console = Console(width=width, file=io.StringIO(), record=True, force_jupyter=False)
         console.print(drawn)
         return "\n".join([printable(self.title), *(line.rstrip() for line in console.export_text().splitlines())])
 
@@ -57,13 +58,21 @@ class Table:
 
         def cells(texts: Sequence[str], tag: str) -> str:
             return "".join(
-                f'<{tag} style="text-align: {"right" if number else "left"}">{html.escape(text)}</{tag}>'
+                f'<{tag} style="text-align: {"right" if number else "left"}">{html.escape(printable(text))}</{tag}>'
                 for number, text in enumerate(texts)
             )
 
         head = f"<thead><tr>{cells(self.columns, 'th')}</tr></thead>"
         body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self.rows)
-        return f"<table><caption>{html.escape(self.title)}</caption>{head}<tbody>{body}</tbody></table>"
+        return f"<table><caption>{html.escape(printable(self.title))}</caption>{head}<tbody>{body}</tbody></table>"
+
+    def __repr__(self) -> str:
+        """Return the table as text."""
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        return self.to_html()
 
 
 class Record:
@@ -99,7 +108,7 @@ class Record:
 class Result(Record):
     """Base of frozen dataclasses that a workflow returns.
 
-    A subclass defines `tables`. ``repr`` and notebooks show them.
+    A subclass defines `tables` and may define `sentences`. ``repr`` and notebooks show both.
     """
 
     def tables(self) -> Sequence[Table]:
@@ -107,16 +116,19 @@ class Result(Record):
         raise NotImplementedError
 
     def sentences(self) -> Sequence[str]:
-        """Return what the command line prints below the tables."""
+        """Return what is to be said below the tables."""
         return ()
 
     def __repr__(self) -> str:
-        """Return the tables as text."""
-        return "\n".join(table.to_text() for table in self.tables())
+        """Return the tables and sentences as text."""
+        return "\n".join(
+            [*(table.to_text() for table in self.tables()), *(printable(words, "\n") for words in self.sentences())]
+        )
 
     def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
-        return "".join(table.to_html() for table in self.tables())
+        """Return the tables and sentences as HTML, for notebooks."""
+        paragraphs = (f"<p>{html.escape(printable(words))}</p>" for words in self.sentences())
+        return "".join([*(table.to_html() for table in self.tables()), *paragraphs])
 
 
 class ShortRepr:

@@ -60,7 +60,7 @@ class AccumulationResult(Result):
         ]
         iteration = f"iteration {master.iteration}{' (after the last)' if self.after_last else ''}"
         count, rule = int(master.counts.sum()), master.normalization.name
-        words = f"{self.path}: coefficients of {iteration} of {count} images, {rule}, {master.method}"
+        words = f"{self.path}: coefficients of {iteration} of {count:,} images, {rule}, {master.method}"
         return [*reasons, words, *note_sentences(master.provenance.get("images_note"))]
 
     def to_dict(self) -> dict[str, Any]:
