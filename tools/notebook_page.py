@@ -50,4 +50,4 @@ def _output_markdown(output: dict[str, Any]) -> str:
     if "text/html" in data:
         return "".join(data["text/html"])
     words = "".join(output.get("text", data.get("text/plain", [])))
-    return f"<pre>{html.escape(words.rstrip())}</pre>"
+    return f'<pre class="output">{html.escape(words.rstrip())}</pre>'
