@@ -79,7 +79,7 @@ def test_a_table_for_people_and_the_runs_own_files(run):
     assert "Images kept" in result.stdout
     selected, total = int(master.counts.sum()), len(load("digits").train)
     assert f"correct: {total - selected} left out: dynamic routing gives them another class" in result.stdout
-    assert f"coefficients of iteration 3 of {selected} images, max_min, per_class" in result.stdout
+    assert f"coefficients of iteration 3 of {selected:,} images, max_min, per_class" in result.stdout
     assert "observing" in result.stderr
     assert "accumulating" in result.stderr
     about = json.loads((run / "fast" / "config.json").read_text())
