@@ -2,6 +2,8 @@
 
 # mypy: disable-error-code="arg-type, call-arg, call-overload"
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +104,12 @@ def test_former_names_of_master_coefficients():
     with pytest.warns(DeprecationWarning, match=r"keep and filters: use selection=apply_filters"):
         some = fastcaps.accumulate(model, batches, keep=np.array([True, True, False, False]), filters=[])
     assert some.counts.tolist() == [1, 1]
+    report = {"name": "own", "options": {"kept": 0.5}, "reason": "", "seen": [2, 2], "kept": [1, 1]}
+    with pytest.warns(DeprecationWarning, match="a filter's report as a dictionary: use fastcaps.master.FilterReport"):
+        some = dataclasses.replace(some, filters=[report])
+    assert some.summary()["filters"] == [{**report, "options": {"keep_fraction": 0.5}}]
+    with pytest.warns(DeprecationWarning, match=r'FilterReport\["seen"\]: use FilterReport.seen'):
+        assert some.filters[0]["seen"] == [2, 2]
     with pytest.warns(DeprecationWarning, match=r"provenance: use dataclasses.replace\(master, provenance=…\)"):
         assert fastcaps.accumulate(model, batches, provenance={"a": 1}).provenance == {"a": 1}
 

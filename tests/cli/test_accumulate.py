@@ -65,12 +65,12 @@ def test_every_filter_reports_what_it_kept(run, accumulated):
     clustering = ("--clusters", 5, "--max-outlier-fraction", 0.2, "--seed", 1)
     master = accumulated("--filter", "kmeans", "--filter", "em", *clustering, "--components", 4)
     kmeans, em = master.filters
-    assert kmeans["options"] == {"clusters": 5, "max_outlier_fraction": 0.2, "seed": 1}
-    assert em["options"] == {"clusters": 5, "components": 4, "max_outlier_fraction": 0.2, "seed": 1}
-    assert kmeans["seen"] == seen
-    assert em["seen"] == kmeans["kept"]
-    assert em["kept"] == master.counts.tolist()
-    assert 0.6 * sum(seen) <= sum(em["kept"]) < sum(seen)
+    assert kmeans.options == {"clusters": 5, "max_outlier_fraction": 0.2, "seed": 1}
+    assert em.options == {"clusters": 5, "components": 4, "max_outlier_fraction": 0.2, "seed": 1}
+    assert list(kmeans.seen) == seen
+    assert em.seen == kmeans.kept
+    assert list(em.kept) == master.counts.tolist()
+    assert 0.6 * sum(seen) <= sum(em.kept) < sum(seen)
 
 
 def test_a_table_for_people_and_the_runs_own_files(run):
@@ -83,7 +83,7 @@ def test_a_table_for_people_and_the_runs_own_files(run):
     assert "observing" in result.stderr
     assert "accumulating" in result.stderr
     about = json.loads((run / "fast" / "config.json").read_text())
-    assert about["provenance"]["master"]["filters"] == master.filters
+    assert about["provenance"]["master"]["filters"] == [report.to_dict() for report in master.filters]
     after = invoke("accumulate", run, "--iteration", "final").stdout
     assert "coefficients of iteration 4 (after the last) of" in after
     assert "Images kept" not in after
@@ -160,8 +160,8 @@ def test_former_options(run, tmp_path):
     ):
         assert f"warning: {old} is deprecated, use {new}\n" in done.stderr
     similarity, kmeans = MasterCoefficients.load(tmp_path / "old.st").filters
-    assert 0.8 in similarity["options"].values()
-    assert 0.1 in kmeans["options"].values()
+    assert 0.8 in similarity.options.values()
+    assert 0.1 in kmeans.options.values()
 
 
 def test_coefficients_of_another_iteration_in_another_file(images, tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests import reference
 
 from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, bundled
 from fastcaps import functional as F
-from fastcaps.master import MasterAccumulator, Selection
+from fastcaps.master import FilterReport, MasterAccumulator, Selection
 from fastcaps.master.accumulator import combined
 from fastcaps.nn.pretrained import weights_hash
 
@@ -120,7 +121,7 @@ def test_after_takes_the_update_that_follows_the_last(model):
 def test_only_the_images_to_keep_are_accumulated(model):
     images, labels = torch.rand(12, 1, 10, 10), torch.arange(12) % 3
     keep = np.array([1, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 1], bool)
-    report = [{"name": "some", "options": {}, "reason": "", "seen": [4, 4, 4], "kept": [3, 2, 1]}]
+    report = (FilterReport("some", {}, "", (4, 4, 4), (3, 2, 1)),)
     done: list[int] = []
     batches = list(zip(images.split(3), labels.split(3), strict=True))
     master = accumulate(model, batches, selection=Selection(keep, report), method="pooled", observe=done.append)
@@ -131,19 +132,19 @@ def test_only_the_images_to_keep_are_accumulated(model):
 
 def test_sums_of_different_filters_are_not_merged():
     coefficients, labels = torch.rand(6, 4, 3), torch.arange(6) % 3
-    entry = {"name": "correct", "options": {"confidence": 0.5}, "reason": "", "seen": [3, 3, 4], "kept": [2, 2, 2]}
+    report = FilterReport("correct", {"confidence": 0.5}, "", (3, 3, 4), (2, 2, 2))
     sums, others = (MasterAccumulator(4, 3).update(coefficients, labels) for _ in range(2))
-    sums.filters, others.filters = [{**entry}], [{**entry, "seen": [2, 2, 2]}]
+    sums.filters, others.filters = (report,), (replace(report, seen=(2, 2, 2)),)
     merged = MasterAccumulator.from_coefficients(sums.compute()).merge(others).compute()
-    assert merged.filters == [{**entry, "seen": [5, 5, 6], "kept": [4, 4, 4]}]
-    assert sums.filters == [entry]
+    assert merged.filters == (replace(report, seen=(5, 5, 6), kept=(4, 4, 4)),)
+    assert sums.filters == (report,)
     with pytest.raises(ValueError, match=r"into sums of 4×3 capsules .*, filter correct \(confidence=0.5\)$"):
         sums.merge(MasterAccumulator(4, 3))
 
 
 def test_files_from_before_filters_are_read():
     master = MasterCoefficients.load(bundled.resolve("mnist") / "master.safetensors")
-    assert (master.method, master.filters, master.iteration) == ("per_class", [], 3)
+    assert (master.method, master.filters, master.iteration) == ("per_class", (), 3)
     again = MasterAccumulator.from_coefficients(master).compute(master.provenance)
     torch.testing.assert_close(again.values, master.values, rtol=0, atol=1e-12)
 
@@ -192,10 +193,14 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
         ({"summary": None}, "the summary in .*master is not JSON"),
         ({"summary": "{"}, "the summary in .*master is not JSON"),
         ({"summary": "[]"}, "the summary in .*master is damaged: expected object, got array"),
-        ({"summary": "{}"}, "master is damaged: what it says of itself can't be read .KeyError..counts"),
+        ({"summary": "{}"}, "the summary in .*master is damaged: object missing required field normalization"),
         (
-            {"summary": '{"counts": 1, "lower": 0, "upper": 1, "normalization": "max_min", "new": 2}'},
-            "master is damaged: what it says of itself can't be read .TypeError",
+            {"summary": '{"lower": 0, "upper": 1, "normalization": "max_min", "filters": [{"name": "correct"}]}'},
+            r"the summary in .*master is damaged: filters\[0\]: object missing required field options",
+        ),
+        (
+            {"summary": '{"lower": 2, "upper": 1, "normalization": "max_min"}'},
+            "master: .*bounds.*2",
         ),
         ({"values": torch.zeros(2, 2)}, r"its parts don't fit together \(values \(2, 2\), containers \(3, 4, 3\)"),
         ({"values": torch.full((4, 3), torch.inf)}, "master is damaged: it holds numbers that are not finite"),

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastcaps.master import FILTERS, Correct, Filter, GaussianMixture, KMeans, Observations, Similarity, apply_filters
+from fastcaps.master import (
+    FILTERS,
+    Correct,
+    Filter,
+    FilterReport,
+    GaussianMixture,
+    KMeans,
+    Observations,
+    Similarity,
+    apply_filters,
+)
 from fastcaps.master.filters import is_outlying
 
 CLASSES, WIDTH = 3, 24
@@ -169,25 +179,25 @@ def test_each_filter_sees_what_those_before_it_kept():
         [Correct(), Similarity(margin=0.0)], observed(labels, columns, lengths_for(predictions))
     )
     assert np.flatnonzero(~keep).tolist() == sorted([*wrong, *confused])
-    assert report == [
-        {
-            "name": "correct",
-            "options": {"confidence": 0.0},
-            "reason": "dynamic routing gives them another class",
-            "seen": [20, 20, 20],
-            "kept": [17, 20, 20],
-        },
-        {
-            "name": "similarity",
-            "options": {"measure": "pearson", "keep_fraction": None, "margin": 0.0},
-            "reason": "their columns are not more like their class's mean than another's by 0 (pearson)",
-            "seen": [17, 20, 20],
-            "kept": [17, 18, 20],
-        },
-    ]
+    assert report == (
+        FilterReport(
+            name="correct",
+            options={"confidence": 0.0},
+            reason="dynamic routing gives them another class",
+            seen=(20, 20, 20),
+            kept=(17, 20, 20),
+        ),
+        FilterReport(
+            name="similarity",
+            options={"measure": "pearson", "keep_fraction": None, "margin": 0.0},
+            reason="their columns are not more like their class's mean than another's by 0 (pearson)",
+            seen=(17, 20, 20),
+            kept=(17, 18, 20),
+        ),
+    )
     none, empty = apply_filters([], observed(labels, columns))
     assert none.all()
-    assert empty == []
+    assert empty == ()
 
 
 def test_reasons_and_options_say_what_was_done():
@@ -218,7 +228,7 @@ def test_a_filter_of_ones_own():
     own: Filter = Dark()
     keep, report = apply_filters([own, Correct()], observed(labels, columns))
     assert np.flatnonzero(~keep).tolist() == [2]
-    assert (report[0]["name"], report[0]["options"]) == ("dark", {"limit": 0.5})
+    assert (report[0].name, report[0].options) == ("dark", {"limit": 0.5})
 
 
 class Odd:

@@ -13,7 +13,7 @@ from tests.training.conftest import make_data, small_config
 from fastcaps import CapsNet
 from fastcaps.distributed import World
 from fastcaps.functional import MaxMin
-from fastcaps.master import MasterAccumulator, Selection
+from fastcaps.master import FilterReport, MasterAccumulator, Selection
 from fastcaps.master.accumulator import combined
 from fastcaps.training import accumulation
 from fastcaps.training.accumulation import accumulate_split, available_memory, plan
@@ -76,7 +76,7 @@ def test_parts_give_the_same_matrix(memory, method):
     torch.manual_seed(0)
     model = CapsNet(small_config())
     keep = np.arange(31) % 7 != 0
-    filters = [{"name": "own", "options": {}, "reason": "", "seen": [11, 10, 10], "stored": [9, 9, 8]}]
+    filters = (FilterReport("own", {}, "", (11, 10, 10), (9, 9, 8)),)
     seen: list[int] = []
     actual, whole = (
         accumulate_split(

@@ -14,6 +14,7 @@ from fastcaps import CapsNet, FastCapsNet, MasterCoefficients, accumulate, fold
 from fastcaps.data import Augmentation, batches
 from fastcaps.distributed import World
 from fastcaps.functional import capsule_distillation_loss, length_distillation_loss, margin_loss
+from fastcaps.master import FilterReport
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
@@ -156,9 +157,9 @@ def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
     actual = Run.open(tmp_path).master()
     assert (actual.method, actual.iteration, actual.provenance["epoch"]) == ("pooled", 4, 1)
     assert not torch.allclose(actual.values, given.values)
-    given.filters.append({"name": "correct"})
+    filtered = replace(given, filters=(FilterReport("correct", {}, "", (), ()),))
     with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh_every out"):
-        trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
+        trainer(data, config, tmp_path, master=filtered, epochs=2, refresh_every=1)
 
 
 def test_with_a_validation_split_weights_and_coefficients_are_of_the_best_epoch(data, config, tmp_path):

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastcaps.functional._deprecated import warn
 from fastcaps.master.accumulator import MasterAccumulator, Selection, accumulate
-from fastcaps.master.coefficients import MasterCoefficients, Method
+from fastcaps.master.coefficients import FilterReport, MasterCoefficients, Method
 from fastcaps.master.filters import FILTERS, Correct, Filter, GaussianMixture, KMeans, Similarity, apply_filters
 from fastcaps.master.folding import fold
 from fastcaps.master.observations import Observations
@@ -25,6 +25,7 @@ __all__ = [
     "apply_filters",
     "Selection",
     "Filter",
+    "FilterReport",
     "Correct",
     "Similarity",
     "KMeans",

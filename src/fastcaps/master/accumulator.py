@@ -36,7 +36,7 @@ from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import accept_bounds, warn
 from fastcaps.functional.labels import checked_labels
-from fastcaps.master.coefficients import MasterCoefficients, Method, current_method
+from fastcaps.master.coefficients import FilterReport, MasterCoefficients, Method, current_method, current_reports
 from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer
@@ -86,7 +86,7 @@ class MasterAccumulator:
         self.containers = torch.zeros(len(self.only), lower_capsules, classes, dtype=torch.float64)  # (j, i, j)
         self.counts = torch.zeros(classes, dtype=torch.int64)  # (j)
         self.iteration: int | None = None
-        self.filters: list[dict[str, Any]] = []
+        self.filters: tuple[FilterReport, ...] = ()
         self.model_hash: str | None = None
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class MasterAccumulator:
         sums.containers += master.containers
         sums.counts += master.counts
         sums.iteration, sums.model_hash = master.iteration, master.model_hash
-        sums.filters = copy.deepcopy(master.filters)
+        sums.filters = master.filters
         return sums
 
     def update(self, coefficients: Tensor, labels: Tensor) -> Self:
@@ -150,9 +150,7 @@ class MasterAccumulator:
             raise ValueError(f"can't merge sums of {other._settings()} into sums of {self._settings()}")
         self.containers += other.containers
         self.counts += other.counts
-        for mine, theirs in zip(self.filters, other.filters, strict=True):
-            for name in ("seen", "kept"):
-                mine[name] = [a + b for a, b in zip(mine[name], theirs[name], strict=True)]
+        self.filters = tuple(mine.merged(theirs) for mine, theirs in zip(self.filters, other.filters, strict=True))
         return self
 
     def all_reduce(self, world: World) -> Self:
@@ -198,7 +196,7 @@ class MasterAccumulator:
         if len(self.only) < classes:
             text += f", classes {self.only.start} … {self.only.stop - 1}"
         text += f", iteration {self.iteration}" if self.iteration is not None else ""
-        text += "".join(f", filter {filter_words(entry['name'], entry['options'])}" for entry in self.filters)
+        text += "".join(f", filter {report}" for report in self.filters)
         return text + (f", weights {self.model_hash[:12]}" if self.model_hash is not None else "")
 
 
@@ -254,12 +252,6 @@ def combined(
     )
 
 
-def filter_words(name: str, options: dict[str, Any]) -> str:
-    """Return a filter with its options, such as ``correct (confidence=0.5)``."""
-    words = ", ".join(f"{option}={value}" for option, value in options.items())
-    return f"{name} ({words})" if words else name
-
-
 def checked_iteration(routing: Routing, iteration: int | Literal["final"] | None) -> int:
     """Return the number of an iteration: from 1 to the last, one more for ``"final"``, or the last for None."""
     last = routing.iterations
@@ -296,9 +288,7 @@ class MeanAccumulator:
         world.all_reduce(self.sums, self.count)
         return self
 
-    def compute(
-        self, provenance: dict[str, Any] | None = None, filters: Sequence[dict[str, Any]] = ()
-    ) -> MasterCoefficients:
+    def compute(self, filters: tuple[FilterReport, ...] = ()) -> MasterCoefficients:
         """Return the mean of what was added so far."""
         if not int(self.count):
             raise ValueError("no image was accumulated: expected at least one")
@@ -309,9 +299,8 @@ class MeanAccumulator:
             normalization=self._routing.normalization,
             method="mean",
             iteration=self._routing.iterations,
-            filters=copy.deepcopy(list(filters)),
+            filters=filters,
             model_hash=self._model_hash,
-            provenance=provenance or {},
         )
 
 
@@ -323,7 +312,7 @@ def accept_former_options(function: Callable[P, R]) -> Callable[P, R]:
         keep, filters = kwargs.pop("keep", None), kwargs.pop("filters", ())
         if keep is not None:
             warn("keep and filters", "selection=apply_filters(…)")
-            kwargs["selection"] = Selection(keep, list(filters))
+            kwargs["selection"] = Selection(keep, filters)
         provenance = kwargs.pop("provenance", None)
         master = function(*args, **kwargs)
         if provenance is None:
@@ -331,7 +320,10 @@ def accept_former_options(function: Callable[P, R]) -> Callable[P, R]:
         warn("provenance", "dataclasses.replace(master, provenance=…)")
         if isinstance(master, MasterCoefficients):
             return replace(master, provenance=provenance)
-        return {path: replace(one, provenance=provenance) for path, one in cast(dict[str, Any], master).items()}
+        return {
+            path: replace(one, provenance=provenance)
+            for path, one in cast(dict[str, MasterCoefficients], master).items()
+        }
 
     return cast(Callable[P, R], wrapper)
 
@@ -341,12 +333,11 @@ class Selection(NamedTuple):
 
     Attributes:
         keep: whether to take each image ``(n)``.
-        report: what each filter did, as JSON: ``name``, ``options``, ``reason``, and the images per class that it has
-            ``seen`` and ``kept``.
+        report: what each filter did.
     """
 
     keep: NDArray[np.bool_]
-    report: list[dict[str, Any]]
+    report: Sequence[FilterReport]
 
 
 class _Options(TypedDict, total=False):
@@ -405,7 +396,7 @@ def accumulate(
     path = class_layer_path(model, layers, class_layer)
     model_hash = weights_hash(model)
     sums = MasterAccumulator.for_layer(layers[path], checked_iteration(layers[path].routing, iteration), model_hash)
-    sums.filters = [] if selection is None else copy.deepcopy(selection.report)
+    sums.filters = () if selection is None else current_reports(selection.report)
     hidden = {one: MeanAccumulator(layer, model_hash) for one, layer in layers.items() if one != path}
     images = 0
 

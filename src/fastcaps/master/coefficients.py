@@ -3,9 +3,9 @@
 The file (safetensors) keeps the sums, not only the result, so that it can be merged, inspected and extended.
 """
 
-import dataclasses
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,7 +13,9 @@ import safetensors.torch
 from torch import Tensor
 
 from fastcaps._files import recover, write_atomically
+from fastcaps._former_dict import FormerDict
 from fastcaps._json import parse_json
+from fastcaps._result import plain, without_none
 from fastcaps._tensors import read_tensors, tensor_hash
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import warn
@@ -35,9 +37,63 @@ def current_method(method: Any) -> Any:
     return FORMER_METHODS.get(method, method)
 
 
-def _current_report(entry: dict[str, Any]) -> dict[str, Any]:
-    options = {FORMER_OPTIONS.get(name, name): value for name, value in entry["options"].items()}
-    return {**entry, "options": options}
+@dataclass(frozen=True)
+class FilterReport(FormerDict):
+    """What a filter did.
+
+    Attributes:
+        name: of the filter.
+        options: of the filter, by name.
+        reason: what the images that it left out have in common.
+        seen: images per class that it has seen.
+        kept: images per class that it has kept.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    reason: str
+    seen: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Replace former names of options."""
+        options = {FORMER_OPTIONS.get(name, name): value for name, value in self.options.items()}
+        object.__setattr__(self, "options", options)
+
+    def __str__(self) -> str:
+        """Return the name with the options, such as ``correct (confidence=0.5)``."""
+        words = ", ".join(f"{option}={value}" for option, value in self.options.items())
+        return f"{self.name} ({words})" if words else self.name
+
+    def merged(self, other: "FilterReport") -> "FilterReport":
+        """Return what this filter did together with the same one on other images."""
+        counts = zip((self.seen, self.kept), (other.seen, other.kept), strict=True)
+        seen, kept = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in counts)
+        return replace(self, seen=seen, kept=kept)
+
+
+def current_reports(reports: Iterable[FilterReport | Mapping[str, Any]]) -> tuple[FilterReport, ...]:
+    """Return reports of filters, with a warning where they are dictionaries."""
+    reports = tuple(reports)
+    if any(isinstance(report, Mapping) for report in reports):
+        warn("a filter's report as a dictionary", "fastcaps.master.FilterReport")
+    return tuple(FilterReport.from_dict(r) if isinstance(r, Mapping) else r for r in reports)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Summary:
+    """What a file says of its coefficients, as `MasterCoefficients.summary` gives it."""
+
+    normalization: str
+    lower: float
+    upper: float
+    normalization_options: dict[str, Any] = field(default_factory=dict)
+    method: Method | Literal["mean", "containers"] = "per_class"
+    iteration: int | None = None
+    filters: tuple[FilterReport, ...] = ()
+    model_hash: str | None = None
+    trained_with: str | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -54,7 +110,7 @@ class MasterCoefficients:
             whose coefficients are averaged over all images.
         iteration: of routing whose coefficients were added up, from 1; one more than the network has for those of the
             update after its last; None when not known.
-        filters: which images were left out: one entry per filter, in their order, as `apply_filters` reports them.
+        filters: which images were left out: one report per filter, in their order, from `apply_filters`.
         model_hash: of the weights they were made with; None when not known.
         trained_with: hash of the weights that were trained with these coefficients in place of routing, if any were.
         provenance: anything else worth knowing, as JSON.
@@ -66,7 +122,7 @@ class MasterCoefficients:
     normalization: Normalization
     method: Method | Literal["mean"] = "per_class"
     iteration: int | None = None
-    filters: list[dict[str, Any]] = field(default_factory=list)
+    filters: tuple[FilterReport, ...] = ()
     model_hash: str | None = None
     trained_with: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -79,9 +135,10 @@ class MasterCoefficients:
         return f"MasterCoefficients({i}×{j}, {images}, {self.normalization.name}, {self.method}{iteration})"
 
     def __post_init__(self) -> None:
-        """Replace the name of a normalization by its object, and the former name of a method."""
+        """Replace the name of a normalization by its object, the former name of a method, and former reports."""
         object.__setattr__(self, "normalization", get_normalization(self.normalization))
         object.__setattr__(self, "method", current_method(self.method))
+        object.__setattr__(self, "filters", current_reports(self.filters))
 
     @property
     def values_hash(self) -> str:
@@ -90,13 +147,17 @@ class MasterCoefficients:
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the large tensors, as JSON."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _TENSORS}
+        names = ("method", "iteration", "filters", "model_hash", "trained_with", "provenance")
         lower, upper = self.normalization.bounds
-        normalization: dict[str, Any] = {"normalization": self.normalization.name, "lower": lower, "upper": upper}
-        options = {k: v for k, v in self.normalization.options().items() if k not in normalization}
-        if options:
-            normalization["normalization_options"] = options
-        return {**plain, **normalization, "counts": self.counts.tolist()}
+        options = {k: v for k, v in self.normalization.options().items() if k not in ("lower", "upper")}
+        return {
+            **{name: plain(getattr(self, name)) for name in names},
+            "normalization": self.normalization.name,
+            "lower": lower,
+            "upper": upper,
+            **without_none(normalization_options=options or None),
+            "counts": self.counts.tolist(),
+        }
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
@@ -125,24 +186,24 @@ class MasterCoefficients:
                 f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
                 "use the version that wrote it, or a newer one"
             )
-        tensors: dict[str, Any] = {name: stored.get(name) for name in _TENSORS}
-        summary = parse_json(metadata.get("summary", ""), dict[str, Any], f"the summary in {path}")
+        summary = parse_json(metadata.get("summary", ""), _Summary, f"the summary in {path}")
+        options = {"lower": summary.lower, "upper": summary.upper, **summary.normalization_options}
         try:
-            del summary["counts"]
-            options = {"lower": summary.pop("lower"), "upper": summary.pop("upper")}
-            options |= summary.pop("normalization_options", {})
-            name = summary.pop("normalization")
-            if summary.get("method") in FORMER_METHODS:
-                summary["method"] = FORMER_METHODS[summary["method"]]
-            summary["filters"] = [_current_report(entry) for entry in summary.get("filters", [])]
-        except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is damaged: what it says of itself can't be read ({error!r})") from None
-        try:
-            master = cls(**tensors, normalization=get_normalization(name, **options), **summary)
-        except TypeError as error:
-            raise ValueError(f"{path} is damaged: what it says of itself can't be read ({error!r})") from None
-        except ValueError as error:
+            normalization = get_normalization(summary.normalization, **options)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
+        master = cls(
+            values=stored["values"],
+            containers=stored.get("containers"),
+            counts=stored["counts"],
+            normalization=normalization,
+            method="per_class" if summary.method == "containers" else summary.method,
+            iteration=summary.iteration,
+            filters=summary.filters,
+            model_hash=summary.model_hash,
+            trained_with=summary.trained_with,
+            provenance=summary.provenance,
+        )
         master._check(path)
         return master
 

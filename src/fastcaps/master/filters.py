@@ -23,7 +23,7 @@ import json
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, final, get_args
 
@@ -31,10 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
+from fastcaps._json import parse_json
+from fastcaps._result import plain
 from fastcaps.distributed import SINGLE, World
 from fastcaps.functional._deprecated import warn
-from fastcaps.master.accumulator import Selection, filter_words
-from fastcaps.master.coefficients import FORMER_OPTIONS
+from fastcaps.master.accumulator import Selection
+from fastcaps.master.coefficients import FORMER_OPTIONS, FilterReport
 from fastcaps.master.observations import NothingToFilterError, Observations
 
 T = TypeVar("T")
@@ -71,18 +73,17 @@ def apply_filters(filters: Sequence[Filter], observations: Observations, world: 
         observations: of all images.
         world: the ranks; the first decides for all.
     """
-    selection = _select(filters, observations) if world.is_main else Selection(np.empty(0, bool), [])
+    selection = _select(filters, observations) if world.is_main else Selection(np.empty(0, bool), ())
     # The first rank's alone.
-    words = json.dumps(selection.report).encode() if world.is_main else b""
-    report = json.loads(world.all_gather(np.frombuffer(words, np.uint8)).tobytes())
-    return Selection(world.all_gather(selection.keep), report)
+    words = json.dumps(plain(selection.report)).encode() if world.is_main else b""
+    gathered = world.all_gather(np.frombuffer(words, np.uint8)).tobytes()
+    return Selection(world.all_gather(selection.keep), parse_json(gathered, tuple[FilterReport, ...], "the report"))
 
 
 def _select(filters: Sequence[Filter], observations: Observations) -> Selection:
     selected = np.ones(len(observations), bool)
-    report = []
+    reports = []
     for one in filters:
-        options = _options(one)
         keep = np.asarray(one.keep(observations))
         if keep.shape != (len(observations),) or keep.dtype != np.bool_:
             raise ValueError(
@@ -91,17 +92,18 @@ def _select(filters: Sequence[Filter], observations: Observations) -> Selection:
             )
         remaining = observations.subset(keep)
         seen, left = observations.counts, remaining.counts
+        options: Mapping[str, Any] = plain(one) if dataclasses.is_dataclass(one) else {}
+        report = FilterReport(one.name, options, one.reason, tuple(seen.tolist()), tuple(left.tolist()))
         emptied = np.flatnonzero((seen > 0) & (left == 0))
         if len(emptied):
             raise NothingToFilterError(
-                f"filter {filter_words(one.name, options)} keeps none of the {seen[emptied[0]]} images "
+                f"filter {report} keeps none of the {seen[emptied[0]]} images "
                 f"of class {emptied[0]}: loosen its options, or leave it out"
             )
         selected[selected] = keep
         observations = remaining
-        counts = {"seen": seen.tolist(), "kept": left.tolist()}
-        report.append({"name": one.name, "options": options, "reason": one.reason, **counts})
-    return Selection(selected, report)
+        reports.append(report)
+    return Selection(selected, tuple(reports))
 
 
 def _accept_former_options(cls: type[T]) -> type[T]:
@@ -394,14 +396,6 @@ def is_outlying(
     result = np.zeros(len(sizes), bool)
     result[inwards[np.cumsum(sizes[inwards]) <= max_outlier_fraction * sizes.sum()]] = True
     return result
-
-
-def _options(one: Any) -> dict[str, Any]:
-    """Return the options of a filter, as JSON."""
-    fields = dataclasses.fields(one) if dataclasses.is_dataclass(one) else ()
-    options = {field.name: getattr(one, field.name) for field in fields}
-    plain: dict[str, Any] = json.loads(json.dumps(options, default=repr))
-    return plain
 
 
 def _check(holds: bool, name: str, value: object, expected: str) -> None:

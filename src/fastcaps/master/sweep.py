@@ -83,7 +83,7 @@ def sweep(
         selections, skipped = _select(filtered, iterations, files)
     for (k, name), selection in selections.items():
         sums[k, name] = MasterAccumulator.for_layer(layer, k, model_hash)
-        sums[k, name].filters = selection.report
+        sums[k, name].filters = tuple(selection.report)
     if selections:
         _accumulate_selected(run_pass, sums, selections)
     return Sweep(sums, skipped)

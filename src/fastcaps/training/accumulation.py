@@ -136,7 +136,7 @@ def accumulate_split(
     def sums(parts: Sequence[range]) -> Iterator[MasterAccumulator]:
         for classes in parts:
             accumulator = MasterAccumulator.for_layer(model.routing, number, model_hash, classes)
-            accumulator.filters = [] if selection is None else selection.report
+            accumulator.filters = () if selection is None else tuple(selection.report)
             members = (images.labels[chosen] >= classes.start) & (images.labels[chosen] < classes.stop)
             for inputs, labels in batches(images.subset(chosen[members]), batch_size, view=view):
                 accumulate_batch(model, inputs, labels, "routing", accumulator)

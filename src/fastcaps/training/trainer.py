@@ -449,7 +449,7 @@ def _check_coefficients(settings: TrainSettings, master: MasterCoefficients | No
     if settings.dynamic_epochs is not None:
         raise ValueError("a run with master coefficients from the start has no dynamic_epochs: give one of them")
     if settings.refresh_every and master.filters:
-        names = ", ".join(entry["name"] for entry in master.filters)
+        names = ", ".join(report.name for report in master.filters)
         raise ValueError(
             f"master coefficients that were filtered ({names}) are not refreshed: leave refresh_every out, or give "
             "coefficients without filters"

@@ -43,20 +43,20 @@ class AccumulationResult(Result):
 
     def tables(self) -> list[Table]:
         """Return how many images of each class each filter kept; nothing without filters."""
-        report = self.coefficients.filters
-        if not report:
+        reports = self.coefficients.filters
+        if not reports:
             return []
-        counts = [report[0]["seen"], *(entry["kept"] for entry in report)]
+        counts = [reports[0].seen, *(report.kept for report in reports)]
         rows = [[str(label), *map(str, row)] for label, row in enumerate(zip(*counts, strict=True))]
         rows.append(["all", *(str(sum(column)) for column in counts)])
-        return [Table("Images kept", ["class", "seen", *(entry["name"] for entry in report)], rows)]
+        return [Table("Images kept", ["class", "seen", *(report.name for report in reports)], rows)]
 
     def sentences(self) -> list[str]:
         """Say why images were left out, and what the file holds."""
         master = self.coefficients
         reasons = [
-            f"{entry['name']}: {sum(entry['seen']) - sum(entry['kept'])} left out: {entry['reason']}"
-            for entry in master.filters
+            f"{report.name}: {sum(report.seen) - sum(report.kept)} left out: {report.reason}"
+            for report in master.filters
         ]
         iteration = f"iteration {master.iteration}{' (after the last)' if self.after_last else ''}"
         count, rule = int(master.counts.sum()), master.normalization.name
