@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,16 +17,15 @@ from fastcaps import __version__
 from fastcaps.data.files import EMBEDDED
 from fastcaps.data.idx import decode
 
-pytest.importorskip("hatchling")
-
 LARGEST = 3_000_000
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    from hatchling.builders.wheel import WheelBuilder
-
-    [path] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path_factory.mktemp("dist")), versions=["standard"])
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    [path] = builders.WheelBuilder(str(ROOT)).build(
+        directory=str(tmp_path_factory.mktemp("dist")), versions=["standard"]
+    )
     return Path(path)
 
 
@@ -76,3 +76,10 @@ def test_the_package_of_networks_has_their_version():
     minor = ".".join(__version__.split(".")[:2])
     assert project["version"].startswith(f"{minor}.")
     assert project["dependencies"] == [f"fastcaps=={minor}.*"]
+
+
+def test_every_place_states_the_same_version():
+    assert re.findall(r"^version: (.*)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE) == [__version__]
+    released = re.findall(r"^## \[([\d.]+)\] - (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    dates = re.findall(r"^date-released: (.*)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert released[0] == (__version__, dates[0])
