@@ -4,7 +4,7 @@ A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,15 +19,20 @@ from fastcaps.analysis.ablation import Ablation, Trial, iteration_name
 from fastcaps.compression.results import CompressionResult
 from fastcaps.nn.meta import without_weights
 from fastcaps.reproduction import (
+    TITLES,
+    Cell,
     RunResult,
     accuracy_table,
     finished,
     losses_table,
+    pooled_table,
     rows,
     runs_table,
     summary_table,
     with_tables,
 )
+from fastcaps.reproduction.paper import NORMALIZATIONS
+from fastcaps.reproduction.table import format_difference
 
 R = TypeVar("R", bound=Result)
 
@@ -242,6 +247,19 @@ def headline(name: str) -> str:
     return Table("", ["MNIST, two threads of a CPU", ""], table).to_markdown()
 
 
+def helps(results: Mapping[Cell, RunResult]) -> str:
+    """Master coefficients against all ones, by data set and normalization, and over all data sets."""
+    lines = []
+    for data, title in TITLES.items():
+        runs = {cell.normalization: one for cell, one in results.items() if (cell.data, cell.seed) == (data, 0)}
+        compared = [runs[rule].evaluation.fast.against_uniform if rule in runs else None for rule in NORMALIZATIONS]
+        words = ["not run" if c is None else format_difference(c.difference, c.interval) for c in compared]
+        lines.append([title, *words])
+    pooled = {line[0]: line[1] for line in pooled_table(results).rows}
+    lines.append(["all data sets", *(pooled[f"fast − all ones, {name}"] for name in NORMALIZATIONS.values())])
+    return Table("", ["master coefficients − all ones", *NORMALIZATIONS.values()], lines).to_markdown()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "cifar10-ablation": lambda: ablation("cifar10-ablation"),
     "mnist-ablation": lambda: ablation("mnist-ablation"),
@@ -261,6 +279,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "reproduction": lambda: summary_table(rows(finished(ROOT / "results"))).to_markdown(),
     "reproduction-details": lambda: accuracy_table(rows(finished(ROOT / "results"))).to_markdown(),
     "losses": lambda: losses_table(finished(ROOT / "results")).to_markdown(),
+    "helps": lambda: helps(finished(ROOT / "results")),
+    "pooled": lambda: pooled_table(finished(ROOT / "results")).to_markdown(),
     "runs": lambda: runs_table(finished(ROOT / "results"), lambda name: _link(name, name)).to_markdown(),
 }
 

@@ -6,6 +6,7 @@ Needs no PyTorch: a report can be made wherever the JSON files of finished runs 
 from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shard
 from fastcaps.reproduction.page import report_page
 from fastcaps.reproduction.paper import PAPER, TITLES
+from fastcaps.reproduction.pooling import pooled_table
 from fastcaps.reproduction.results import RunResult
 from fastcaps.reproduction.table import Row, accuracy_table, losses_table, rows, runs_table, summary_table, with_tables
 
@@ -24,6 +25,7 @@ __all__ = [
     "summary_table",
     "runs_table",
     "losses_table",
+    "pooled_table",
     "report_page",
     "with_tables",
 ]

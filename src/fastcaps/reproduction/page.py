@@ -7,6 +7,7 @@ from fastcaps._page import render
 from fastcaps._result import Table
 from fastcaps.reproduction.cells import Cell
 from fastcaps.reproduction.paper import TITLES
+from fastcaps.reproduction.pooling import pooled_table
 from fastcaps.reproduction.results import RunResult
 from fastcaps.reproduction.table import accuracy_table, losses_table, rows, runs_table
 
@@ -24,6 +25,7 @@ def report_page(results: Mapping[Cell, RunResult]) -> str:
         sections={title: (_numbers(accuracy_table(part)), part) for title, part in by_data.items()},
         runs=runs_table(results),
         losses=losses_table(results),
+        pooled=pooled_table(results),
         results={cell.name: results[cell] for cell in sorted(results, key=lambda cell: cell.name)},
         split=_split,
     )

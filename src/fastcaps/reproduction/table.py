@@ -228,8 +228,8 @@ def _losses(runs: Sequence[RunResult]) -> list[str]:
         return ["", "", ""]
     middles, halves = zip(*(_middle_and_half(loss.interval) for loss in (first, second)), strict=True)
     middle, half = middles[1] - middles[0], math.hypot(*halves)
-    difference = _difference(second.difference - first.difference, (middle - half, middle + half))
-    return [_difference(first.difference, first.interval), _difference(second.difference, second.interval), difference]
+    difference = format_difference(second.difference - first.difference, (middle - half, middle + half))
+    return [*(format_difference(loss.difference, loss.interval) for loss in (first, second)), difference]
 
 
 def _middle_and_half(interval: tuple[float, float]) -> tuple[float, float]:
@@ -273,9 +273,12 @@ def _with_interval(variant: Variant | None) -> str:
 def _paired(comparison: Comparison | None) -> str:
     if comparison is None:
         return "–"
-    return f"{_difference(comparison.difference, comparison.interval)}, p = {comparison.p_value:.2g}"
+    return f"{format_difference(comparison.difference, comparison.interval)}, p = {comparison.p_value:.2g}"
 
 
-def _difference(difference: float, interval: tuple[float, float]) -> str:
+def format_difference(difference: float, interval: tuple[float, float] | None) -> str:
+    """Return a difference of accuracies in points, with its interval where there is one."""
+    if interval is None:
+        return _signed(100 * difference)
     low, high = (_signed(100 * end) for end in interval)
     return f"{_signed(100 * difference)} ({low} to {high})"

@@ -15,6 +15,7 @@ from fastcaps.reproduction import (
     accuracy_table,
     finished,
     losses_table,
+    pooled_table,
     report_page,
     rows,
     runs_table,
@@ -125,6 +126,7 @@ def reproduction_report(
         "The paper's table, reproduced": accuracy_table(table),
         "Every run": runs_table(done),
         "What fast routing loses": losses_table(done),
+        "Over all data sets": pooled_table(done),
     }
     text = "\n".join(f"## {title}\n\n{section.to_markdown()}" for title, section in sections.items())
     files = {out / "report.md": text.encode(), out / "report.html": report_page(done).encode()}
