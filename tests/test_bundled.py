@@ -116,7 +116,9 @@ def test_the_int8_file_answers_as_the_network():
     quantized = torch.from_numpy(file(images.numpy()).lengths)
     assert float((quantized - lengths).abs().max()) < 0.03
     assert int((quantized.argmax(1) == lengths.argmax(1)).sum()) >= 500 - _SLACK
-    assert file.about["accuracy"]["original_accuracy"] == Run.open("mnist").about.to_dict()["evaluation"]["fast"]
+    assert (
+        file.about.to_dict()["accuracy"]["original_accuracy"] == Run.open("mnist").about.to_dict()["evaluation"]["fast"]
+    )
 
 
 @pytest.mark.slow

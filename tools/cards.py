@@ -125,9 +125,10 @@ def _onnx(network: bundled.BundledNetwork) -> str:
     if not network.onnx:
         return ""
     file = Path(network.onnx)
-    measured = load(file).about["accuracy"]
+    measured = load(file).about.accuracy
+    assert measured is not None
     return (
-        f"- `{bundled.ONNX}`: the folded network in int8, for use without PyTorch: {measured['accuracy']:.2%}, "
-        f"{measured['changed']} of {measured['images']:,}\n"
+        f"- `{bundled.ONNX}`: the folded network in int8, for use without PyTorch: {measured.accuracy:.2%}, "
+        f"{measured.changed} of {measured.images:,}\n"
         f"  answers differ from the network's in float32; SHA-256 `{hashlib.sha256(file.read_bytes()).hexdigest()}`\n"
     )

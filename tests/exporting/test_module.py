@@ -15,6 +15,7 @@ import fastcaps
 from fastcaps import nn as caps
 from fastcaps.cli import app
 from fastcaps.runtime import load
+from fastcaps.runtime.metadata import ModuleMetadata
 
 
 def network(routing=None):
@@ -87,6 +88,7 @@ sys.modules.update(dict.fromkeys(["torch", "onnx", "onnxscript"]))
 import json
 import numpy as np
 from fastcaps.runtime import load
+from fastcaps.runtime.metadata import ModuleMetadata
 print(json.dumps(load(sys.argv[1], threads=1)(np.load(sys.argv[2])).lengths.tolist()))
 """
     done = subprocess.run(
@@ -122,7 +124,9 @@ def test_a_module_that_takes_bytes_and_one_without_capsules(tmp_path):
     model = Scaled()
     inputs = torch.randint(0, 256, (3, 3, 2, 2), dtype=torch.uint8)
     about = fastcaps.export(model, tmp_path / "m.onnx", example=inputs).metadata
-    assert (about["routing"], about["outputs"], about["class_names"]) == ("none", ["output"], ["0", "1", "2", "3"])
+    assert isinstance(about, ModuleMetadata)
+    assert (about.routing, about.outputs, about.class_names) == ("none", ("output",), ("0", "1", "2", "3"))
+    assert load(tmp_path / "m.onnx").about == about
     predictor = load(tmp_path / "m.onnx", threads=1)
     expected = model(inputs).detach().numpy()
     np.testing.assert_allclose(predictor.scores(inputs.numpy()), expected, atol=1e-5)

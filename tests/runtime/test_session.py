@@ -29,8 +29,8 @@ def test_what_the_file_says(fast, model_file):
     network = load(model_file, threads=1)
     assert network.config == fast.config
     assert (network.routing, network.precision, network.background) == ("fast", "float32", 0.0)
-    assert network.about["accuracy"]["images"] == 40
-    assert "uint8 (batch, 1, 11, 10), gray, 0 to 255" in network.about["input"]
+    assert network.about.to_dict()["accuracy"]["images"] == 40
+    assert "uint8 (batch, 1, 11, 10), gray, 0 to 255" in network.about.input
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

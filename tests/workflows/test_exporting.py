@@ -16,7 +16,7 @@ def test_export_of_a_run(run, data, tmp_path):
     images = data.augmentation.middle(data.test.images(torch.arange(5)))
     assert predictor.predict(images.numpy()).shape == (5,)
     dynamic = workflows.export(Run.open(run), tmp_path / "d.onnx", routing="dynamic", batch=3, limit=9, data=data)
-    assert (dynamic.routing, dynamic.metadata["batch"]) == ("dynamic", 3)
+    assert (dynamic.routing, dynamic.metadata.batch) == ("dynamic", 3)
 
 
 def test_what_is_refused(run, data, tmp_path):

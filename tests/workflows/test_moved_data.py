@@ -146,7 +146,7 @@ def test_exporting_without_data(own, tmp_path):
     assert load(tmp_path / "i.onnx", threads=1).precision == "int8"
     with pytest.warns(UserWarning, match="others"):
         checked = workflows.export(run, tmp_path / "c.onnx", data=others)
-    assert "others" in checked.metadata["accuracy"]["images_note"]
+    assert "others" in str(checked.check.images_note)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty has no images in it: give a folder of pictures to calibrate with"):
         workflows.export(run, tmp_path / "e.onnx", check=False, calibration=tmp_path / "empty")

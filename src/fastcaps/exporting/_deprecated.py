@@ -13,4 +13,4 @@ def export_with_tests(
     network: nn.Module, path: str | Path, tests: Iterable[tuple[Tensor, Tensor]], **options: Any
 ) -> dict[str, Any]:
     """Export with test images as the third argument, and return the metadata of the file."""
-    return dict(export(network, path, tests=tests, **options).metadata)
+    return export(network, path, tests=tests, **options).metadata.to_dict()

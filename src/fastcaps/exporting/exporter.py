@@ -7,7 +7,7 @@ Every other module, and a `CapsNet` whose normalization has no ONNX nodes, goes 
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -18,21 +18,21 @@ from torch import Tensor, nn
 
 from fastcaps._extras import require
 from fastcaps._files import write_atomically
-from fastcaps._result import without_none
 from fastcaps._version import __version__
 from fastcaps.exporting.quantize import Ranges
-from fastcaps.exporting.result import Check, ExportResult
+from fastcaps.exporting.result import ExportResult, find_problem
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleLayer, CapsuleNetwork, FastCapsNet, FoldedCapsuleLayer
 from fastcaps.nn.fusion import fuse_batch_norm
 from fastcaps.nn.inference import Batches, device_of, evaluating, run_batches
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.runtime import file
-from fastcaps.runtime.session import CAPSNET_FORMAT, MODULE_FORMAT, Predictor
+from fastcaps.runtime.metadata import CAPSNET_FORMAT, MODULE_FORMAT, CapsNetMetadata, Check, Metadata, ModuleMetadata
+from fastcaps.runtime.session import Predictor
 
 Precision = Literal["float32", "int8"]
 Observer = Callable[[int], None]
 
-_INPUT_TYPES = {torch.float32: "float32", torch.uint8: "uint8"}
+_INPUT_TYPES: dict[torch.dtype, Literal["float32", "uint8"]] = {torch.float32: "float32", torch.uint8: "uint8"}
 
 
 class ExportOptions(TypedDict, total=False):
@@ -108,26 +108,26 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)  # fails before the comparison where nothing can be written
     _check_finite(model, path)
     if isinstance(model, CapsNet | FastCapsNet):
-        proto, metadata = _capsnet_graph(model, precision, calibration, batch, example)
-        metadata["background"] = settings.background
+        proto, of_capsnet = _capsnet_graph(model, precision, calibration, batch, example)
+        metadata: CapsNetMetadata | ModuleMetadata = replace(of_capsnet, background=settings.background)
     else:
         model = copy.deepcopy(model).float().cpu().eval()
         proto, metadata = _module_graph(model, precision, batch, example, settings.class_names)
     predictor = Predictor(_content(proto, metadata), path, settings.threads)
     if tests is not None:
-        check = _compare(model, predictor, tests, settings.observe)
-        metadata["accuracy"] = check.to_dict() | without_none(images_note=settings.images_note)
+        check = replace(_compare(model, predictor, tests, settings.observe), images_note=settings.images_note)
+        metadata = replace(metadata, accuracy=check)
     else:
         assert example is not None
         check = _compare_without_labels(model, predictor, example)
-        metadata["check"] = check.to_dict()
+        metadata = replace(metadata, check=check)
         settings.observe(len(example))
-    problem = check.problem(precision, settings.max_drop)
+    problem = find_problem(check, precision, settings.max_drop)
     if problem is not None and (settings.check or precision == "float32"):
         raise ValueError(f"{path} was not written: {problem}")
     content = _content(proto, metadata)
     write_atomically({path: content})
-    return ExportResult(path, len(content), metadata["routing"], precision, check, metadata)
+    return ExportResult(path, len(content), check, metadata)
 
 
 def _check_arguments(path: Path, precision: str, batch: int | None, max_drop: float) -> None:
@@ -164,7 +164,7 @@ def _capsnet_graph(
     calibration: Iterable[Tensor] | None,
     batch: int | None,
     example: Tensor | None,
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, CapsNetMetadata]:
     """Return the ONNX model of the paper's network, from bytes to capsules, and its metadata."""
     from fastcaps.exporting.graph import has_own_graph, network_graph
     from fastcaps.exporting.module import module_graph
@@ -172,7 +172,7 @@ def _capsnet_graph(
     config = network.config
     if example is not None and example.dtype != torch.uint8:
         raise ValueError(f"the example is {example.dtype}, expected uint8: an exported CapsNet takes bytes, 0 to 255")
-    routing = "fast" if isinstance(network, FastCapsNet) else "dynamic"
+    routing: Literal["fast", "dynamic"] = "fast" if isinstance(network, FastCapsNet) else "dynamic"
     own = routing == "fast" or has_own_graph(config)
     ranges = None
     if precision == "int8":
@@ -190,24 +190,23 @@ def _capsnet_graph(
     else:
         images = torch.zeros(1, config.channels, config.height, config.width, dtype=torch.uint8)
         proto = module_graph(copy.deepcopy(network).float().cpu().eval(), images, batch).model
-    metadata: dict[str, Any] = {
-        "format": CAPSNET_FORMAT,
-        "fastcaps": __version__,
-        "routing": routing,
-        "precision": precision,
-        "batch": batch,
-        "input": _input_words(config),
-        "background": None,
-        "config": config.to_dict(),
-        "weights_sha256": weights_hash(network),
-        "provenance": network.provenance,
-    }
+    metadata = CapsNetMetadata(
+        format=CAPSNET_FORMAT,
+        fastcaps=__version__,
+        routing=routing,
+        precision=precision,
+        batch=batch,
+        input=_input_words(config),
+        config=config,
+        weights_sha256=weights_hash(network),
+        provenance=network.provenance,
+    )
     return proto, metadata
 
 
 def _module_graph(
     model: nn.Module, precision: Precision, batch: int | None, example: Tensor | None, class_names: Sequence[str]
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, ModuleMetadata]:
     """Return the ONNX model of any other module, and its metadata."""
     from fastcaps.exporting.module import module_graph, named_outputs
 
@@ -227,21 +226,21 @@ def _module_graph(
     routed = any(isinstance(layer, CapsuleLayer) for layer in layers)
     kind = _INPUT_TYPES[example.dtype]
     scale = ", between 0 and 1 for pictures" if kind == "float32" else ", 0 to 255"
-    metadata: dict[str, Any] = {
-        "format": MODULE_FORMAT,
-        "fastcaps": __version__,
-        "model": type(model).__name__,
-        "routing": "dynamic" if routed else "fast" if layers else "none",
-        "precision": precision,
-        "batch": batch,
-        "input": f"images: {kind} (batch, {_sizes(example.shape[1:])}){scale}. outputs: {', '.join(names)}",
-        "input_shape": list(example.shape[1:]),
-        "input_type": kind,
-        "outputs": list(names),
-        "output_shapes": [list(tensor.shape[1:]) for tensor in tensors],
-        "class_names": [str(name) for name in class_names or range(classes)],
-        "weights_sha256": weights_hash(model),
-    }
+    metadata = ModuleMetadata(
+        format=MODULE_FORMAT,
+        fastcaps=__version__,
+        model=type(model).__name__,
+        routing="dynamic" if routed else "fast" if layers else "none",
+        precision=precision,
+        batch=batch,
+        input=f"images: {kind} (batch, {_sizes(example.shape[1:])}){scale}. outputs: {', '.join(names)}",
+        input_shape=tuple(example.shape[1:]),
+        input_type=kind,
+        outputs=tuple(names),
+        output_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
+        class_names=tuple(str(name) for name in class_names or range(classes)),
+        weights_sha256=weights_hash(model),
+    )
     return proto, metadata
 
 
@@ -312,11 +311,11 @@ def _sizes(shape: Sequence[int]) -> str:
     return ", ".join(map(str, shape))
 
 
-def _content(model: Any, metadata: dict[str, Any]) -> bytes:
+def _content(model: Any, metadata: Metadata) -> bytes:
     from onnx import helper
 
-    helper.set_model_props(model, {file.ABOUT: json.dumps(metadata, ensure_ascii=False)})
-    model.doc_string = metadata["input"]
+    helper.set_model_props(model, {file.ABOUT: json.dumps(metadata.to_dict(), ensure_ascii=False)})
+    model.doc_string = metadata.input
     return file.sealed(model.SerializeToString())
 
 

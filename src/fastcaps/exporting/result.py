@@ -1,11 +1,10 @@
 """What `fastcaps.export` returns: the file, what it says about itself, and how it compares with the network."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from fastcaps._result import Result, Table, plain
+from fastcaps._result import Result, Table
+from fastcaps.runtime.metadata import CapsNetMetadata, Check, ModuleMetadata
 
 # Largest difference of a capsule's length, or of another output, from PyTorch's that float32 may have.
 TOLERANCE = 1e-3
@@ -13,68 +12,25 @@ TOLERANCE = 1e-3
 _FEW = 3
 
 
-@dataclass(frozen=True)
-class Check:
-    """An exported file compared with the PyTorch network on the same inputs.
-
-    Attributes:
-        images: number of inputs.
-        changed: number of predictions that differ.
-        largest_difference: of a capsule's length, or of another output.
-        correct: number of correct predictions of the file; None without labels.
-        original_correct: number of correct predictions of the network; None without labels.
-    """
-
-    images: int
-    changed: int
-    largest_difference: float
-    correct: int | None = None
-    original_correct: int | None = None
-
-    @property
-    def accuracy(self) -> float | None:
-        """Accuracy of the file."""
-        return None if self.correct is None else self.correct / self.images
-
-    @property
-    def original_accuracy(self) -> float | None:
-        """Accuracy of the network."""
-        return None if self.original_correct is None else self.original_correct / self.images
-
-    def problem(self, precision: str, max_drop: float) -> str | None:
-        """Say why the file must not be written, if so; ``max_drop`` is in points of accuracy."""
-        if precision == "float32":
-            if self.largest_difference <= TOLERANCE:
-                return None
-            return (
-                f"a length differs from PyTorch's by {self.largest_difference:.1e} on {self.images:,} images, expected "
-                f"at most {TOLERANCE:.0e}: are these weights of a trained network?"
-            )
-        if self.correct is None or self.original_correct is None:
-            return "int8 needs tests with labels, so that a loss of accuracy is seen"
-        lost = self.original_correct - self.correct
-        drop = 100 * lost / self.images
-        if lost <= _FEW or drop <= max_drop:
+def find_problem(check: Check, precision: str, max_drop: float) -> str | None:
+    """Say why a file must not be written, if so; ``max_drop`` is in points of accuracy."""
+    if precision == "float32":
+        if check.largest_difference <= TOLERANCE:
             return None
         return (
-            f"in int8 accuracy falls from {self.original_accuracy:.2%} to {self.accuracy:.2%}, {drop:.2f} points, "
-            f"expected at most {max_drop:g}: export float32, or allow more with max_drop"
+            f"a length differs from PyTorch's by {check.largest_difference:.1e} on {check.images:,} images, expected "
+            f"at most {TOLERANCE:.0e}: are these weights of a trained network?"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        labeled = {
-            "correct": self.correct,
-            "accuracy": self.accuracy,
-            "original_correct": self.original_correct,
-            "original_accuracy": self.original_accuracy,
-        }
-        return {
-            "images": self.images,
-            **(labeled if self.correct is not None else {}),
-            "changed": self.changed,
-            "largest_difference": self.largest_difference,
-        }
+    if check.correct is None or check.original_correct is None:
+        return "int8 needs tests with labels, so that a loss of accuracy is seen"
+    lost = check.original_correct - check.correct
+    drop = 100 * lost / check.images
+    if lost <= _FEW or drop <= max_drop:
+        return None
+    return (
+        f"in int8 accuracy falls from {check.original_accuracy:.2%} to {check.accuracy:.2%}, {drop:.2f} points, "
+        f"expected at most {max_drop:g}: export float32, or allow more with max_drop"
+    )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -84,18 +40,24 @@ class ExportResult(Result):
     Attributes:
         file: its path.
         size: in bytes.
-        routing: ``"fast"``, ``"dynamic"``, or ``"none"`` for a module without capsules.
-        precision: ``"float32"`` or ``"int8"``.
         check: the comparison with the network.
         metadata: everything that the file says about itself.
     """
 
     file: Path
-    size: int
-    routing: str
-    precision: str
-    check: Check
-    metadata: Mapping[str, Any]
+    size: int = field(metadata={"key": "bytes"})
+    check: Check = field(metadata={"omit": True})
+    metadata: CapsNetMetadata | ModuleMetadata = field(metadata={"flat": True})
+
+    @property
+    def routing(self) -> str:
+        """``"fast"``, ``"dynamic"``, or ``"none"`` for a module without capsules."""
+        return self.metadata.routing
+
+    @property
+    def precision(self) -> str:
+        """``"float32"`` or ``"int8"``."""
+        return self.metadata.precision
 
     def tables(self) -> list[Table]:
         """Return size and accuracies as one row."""
@@ -114,10 +76,6 @@ class ExportResult(Result):
 
     def sentences(self) -> list[str]:
         """Say what is special of the images that it was compared on."""
-        note = self.metadata.get("accuracy", {}).get("images_note")
+        note = self.check.images_note
         unchecked = f"Not compared on test images: the accuracy of {self.file} is not known."
         return ([] if note is None else [f"Mind that {note}."]) + ([unchecked] if self.check.correct is None else [])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return path, size and metadata as plain values for JSON."""
-        return {"file": str(self.file), "bytes": self.size, **plain(dict(self.metadata))}

@@ -1,7 +1,5 @@
 """Classify with an exported file: NumPy and ONNX Runtime, no PyTorch."""
 
-import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, final, overload
 
@@ -10,91 +8,26 @@ from numpy.typing import NDArray
 
 from fastcaps._extras import require
 from fastcaps._inputs import network_batch
-from fastcaps._json import parse_json
 from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime import file, structure
+from fastcaps.runtime.metadata import CapsNetMetadata, ModuleMetadata, read_metadata
 
-# Formats of files with a CapsNet, which have its configuration, and of files with any other module.
-CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
 # Images per call of ONNX Runtime: more are not faster, and memory doesn't grow with the batch.
 CHUNK_IMAGES = 32
-# Numbers that an input may have.
-_MOST = 2**27
 # Bytes that an ONNX file may have.
 _LARGEST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Metadata:
-    """What every file says of itself."""
-
-    routing: Literal["fast", "dynamic", "none"]
-    precision: Literal["float32", "int8"]
-    batch: int | None
-    background: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.batch is not None and self.batch < 1:
-            raise ValueError(f"batch is {self.batch}, expected at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _CapsNetMetadata(_Metadata):
-    """Of a file with a `CapsNet`."""
-
-    config: CapsNetConfig
-
-    @property
-    def has_own_graph(self) -> bool:
-        """Whether fastcaps wrote its nodes one by one, not the exporter of PyTorch."""
-        built_in = self.config.routing == "dynamic" and self.config.normalization in structure.BUILT_IN
-        return self.routing == "fast" or built_in
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ModuleMetadata(_Metadata):
-    """Of a file with any other module."""
-
-    input_shape: tuple[int, ...]
-    input_type: Literal["float32", "uint8"]
-    outputs: tuple[str, ...]
-    output_shapes: tuple[tuple[int, ...], ...]
-    class_names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.outputs) != len(self.output_shapes):
-            raise ValueError(f"{len(self.outputs)} outputs have {len(self.output_shapes)} shapes")
-        if not 0 < math.prod(self.input_shape) <= _MOST or min(self.input_shape) < 1:
-            raise ValueError(
-                f"input_shape is {self.input_shape}, expected sizes of at least 1, at most {_MOST:,} together"
-            )
-
-
-@dataclass(frozen=True)
-class _Format:
-    format: Any = None
-
-
-def _metadata(content: bytes, path: str | Path) -> tuple[dict[str, Any], _CapsNetMetadata | _ModuleMetadata]:
-    """Return the metadata of a file, as they are and checked."""
+def _metadata(content: bytes, path: str | Path) -> CapsNetMetadata | ModuleMetadata:
+    """Return the metadata of a file."""
     try:
         texts = list(structure.metadata(memoryview(content), file.ABOUT))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: its metadata are no text: {error}") from None
     if len(texts) > 1:
         raise ValueError(f"{path} is damaged: it has its metadata {len(texts)} times")
-    text = texts[0] if texts else "{}"
-    source = f"the metadata of {path}"
-    number = parse_json(text, _Format, source).format
-    kinds = {CAPSNET_FORMAT: _CapsNetMetadata, MODULE_FORMAT: _ModuleMetadata}
-    if type(number) is not int or number not in kinds:
-        raise ValueError(
-            f"{path} has format {number}, this version of fastcaps reads {' and '.join(map(str, kinds))}: "
-            "export it with this version, or use the one that wrote it"
-        )
-    return parse_json(text, dict[str, Any], source), parse_json(text, kinds[number], source)
+    return read_metadata(texts[0] if texts else "{}", str(path))
 
 
 def _one_line(error: Exception) -> str:
@@ -171,8 +104,8 @@ class Predictor:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}, expected at least 1")
         file.checked(content, path)
-        self.about, metadata = _metadata(content, path)
-        config = metadata.config if isinstance(metadata, _CapsNetMetadata) and metadata.has_own_graph else None
+        metadata = self.about = _metadata(content, path)
+        config = metadata.config if isinstance(metadata, CapsNetMetadata) and metadata.has_own_graph else None
         structure.check_graph(memoryview(content), path, config, metadata.batch or CHUNK_IMAGES)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or processors()
@@ -191,7 +124,7 @@ class Predictor:
         self._batch: int | None = metadata.batch
         self.config: CapsNetConfig | None = None
         self.image: CapsNetConfig | ImageInput | None
-        if isinstance(metadata, _CapsNetMetadata):
+        if isinstance(metadata, CapsNetMetadata):
             config = self.config = self.image = metadata.config
             self.class_names: tuple[str, ...] = config.class_names
             self.input_shape: tuple[int, ...] = (config.channels, config.height, config.width)

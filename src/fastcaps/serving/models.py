@@ -143,7 +143,7 @@ def _exported(name: str, predictor: Predictor, folder: Path | None, threads: int
         image=predictor.image,
         class_names=predictor.class_names,
         background=predictor.background,
-        card=predictor.about,
+        card=predictor.about.to_dict(),
         predictor=predictor,
         folder=folder,
         threads=threads,
