@@ -253,14 +253,16 @@ def _download(name: str, wanted: set[str]) -> None:
             try:
                 download(place.name, urls, place.parent, digest=f"sha256:{file.sha256}", limit=file.bytes)
             except DownloadError as error:
-                raise FileNotFoundError(_not_found(name, str(error))) from None
+                tried = f"tried {error}" if address else "FASTCAPS_MODELS_URL names no address"
+                raise FileNotFoundError(_not_found(name, wanted, tried)) from None
         write_atomically({folder / path: (FOLDER / name / path).read_bytes() for path in _DESCRIPTIONS})
 
 
-def _not_found(name: str, tried: str) -> str:
+def _not_found(name: str, wanted: set[str], tried: str) -> str:
     folder = _cached_folder(name)
+    missing = [path for path in _missing(folder, name) if path in wanted]
     return (
         f"the files of the network {name} are neither installed (in {FOLDER / name}) nor cached (in {folder}), and "
-        f"could not be downloaded (tried {tried}): python -m pip install 'fastcaps-models=={_MINOR}.*', or put "
-        f"{' and '.join(_missing(folder, name))} into {folder}"
+        f"could not be downloaded ({tried}): python -m pip install 'fastcaps-models=={_MINOR}.*', or put "
+        f"{' and '.join(missing)} into {folder}"
     )
