@@ -151,6 +151,13 @@ def _shows(code: str) -> bool:
     return prints or (isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"))
 
 
+def _machine_names(notebook: Notebook) -> list[str]:
+    """Return the cells that show the name of this machine."""
+    name = re.compile(rf"\b{re.escape(platform.node())}\b")
+    shown = [cell for cell in code_cells(notebook) if name.search("\n".join(texts(cell)))]
+    return [f"{_name(cell)} shows the name of this machine, {platform.node()}" for cell in shown]
+
+
 def main() -> None:
     """Run the notebooks that are named, or all, and write them."""
     for path in notebooks(*sys.argv[1:]):
@@ -158,8 +165,7 @@ def main() -> None:
         content = to_json(normalized(execute(read(path)))).encode()
         write_atomically({path: content})
         print(f"{path.name}: {time.monotonic() - begun:.0f} s, {len(content) / 1e3:.0f} kB")
-        named = [f"it has the name of this machine, {platform.node()}"] * (platform.node() in content.decode())
-        for problem in problems(path) + named:
+        for problem in problems(path) + _machine_names(read(path)):
             print(f"  {problem}")
 
 
