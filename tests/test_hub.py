@@ -1,6 +1,7 @@
 """Networks on the Hugging Face Hub, against a local fake of it."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests import hub as fake
 from tests.cli.commands import invoke
 
 from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, bundled, fold
+from fastcaps.serving.models import open_model
 from fastcaps.training import Run
 
 pytest.importorskip("huggingface_hub")
@@ -159,7 +161,8 @@ def test_folders_go_before_repositories(hub, tmp_path, monkeypatch):
 
 
 def test_a_run_is_used_by_its_name(hub, tmp_path):
-    run = Run.open(RUN)
+    shutil.copytree(RUN, tmp_path / "run")
+    run = Run.open(tmp_path / "run")
     run.push_to_hub("alice/run", token=fake.TOKEN)
     files = hub.repositories["alice/run"]["main"]
     assert {"run.json", "master.safetensors", "model/model.safetensors", "fast/config.json"} <= set(files)
@@ -169,10 +172,16 @@ def test_a_run_is_used_by_its_name(hub, tmp_path):
     Image.new("L", (28, 28)).save("picture.png")
     said = json.loads(invoke("predict", "alice/run", "picture.png", "--json").stdout)
     assert len(said["images"]) == 1
+    assert open_model("alice/run", threads=1).name == "run"
     refused = invoke("accumulate", "alice/run", code=1).stderr
     assert "alice/run was loaded from the Hub and is not written to: name another place to write to" in refused
     unknown = invoke("predict", "alice/nothing", "picture.png", code=1).stderr
     assert "alice/nothing is neither a folder here nor a public repository" in unknown
+    # The card of the run is that of the repository, unless it has one.
+    (tmp_path / "run" / "README.md").write_text("The card of the run")
+    for name, expected in (("alice/run", files["README.md"]), ("alice/other", b"The card of the run")):
+        run.push_to_hub(name, token=fake.TOKEN)
+        assert hub.repositories[name]["main"]["README.md"] == expected
 
 
 def test_without_the_extra(tmp_path, monkeypatch):

@@ -9,9 +9,9 @@ from fastcaps._extras import require
 from fastcaps._version import __version__
 
 _NAME = re.compile(r"[a-z0-9][\w.-]*/[a-z0-9][\w.-]*", re.ASCII | re.IGNORECASE)
-_CARD = "README.md"
+CARD = "README.md"
 # The files of a model, and of a run, that are downloaded and uploaded; a repository may have others.
-EXPORTED_FILES = ("run.json", "model.int8.onnx", _CARD)
+EXPORTED_FILES = ("run.json", "model.int8.onnx", CARD)
 FILES = (
     *EXPORTED_FILES,
     *("config.json", "model.safetensors", "master.safetensors"),
@@ -66,7 +66,7 @@ def download(name: str, revision: str | None = None, *, exported: bool = False) 
 def upload(
     name: str,
     files: Mapping[str, bytes],
-    card: str,
+    card: bytes,
     *,
     message: str | None = None,
     private: bool | None = None,
@@ -90,8 +90,8 @@ def upload(
     api = HfApi(token=token, library_name="fastcaps", library_version=__version__)
     with _one_sentence(name, None):
         address = api.create_repo(name, private=private, exist_ok=True)
-        if _CARD not in files and not api.file_exists(name, _CARD):
-            files = {**files, _CARD: card.encode()}
+        if not api.file_exists(name, CARD):
+            files = {**files, CARD: card}
         operations = [CommitOperationAdd(path, content) for path, content in files.items()]
         api.create_commit(name, operations, commit_message=message or "Upload a network of fastcaps")
     return str(address)

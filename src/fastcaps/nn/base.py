@@ -141,7 +141,7 @@ class CapsuleNetwork(nn.Module, ABC):
             token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
         """
         files = {path.name: content for path, content in self.pretrained_files("").items()}
-        card = pretrained.card(self.config, name, self.kind)
+        card = pretrained.card(self.config, name, self.kind).encode()
         return _hub.upload(name, files, card, message=message, private=private, token=token)
 
     def pretrained_files(self, folder: str | Path) -> dict[Path, bytes]:

@@ -227,7 +227,7 @@ class Run:
         files = {file: (self.folder / file).read_bytes() for file in _hub.FILES if (self.folder / file).is_file()}
         files[self.about_file.name] = json_bytes(public(self.about).to_dict())
         kind = "FastCapsNet" if "fast/config.json" in files else "CapsNet"
-        text = card(self.about.config, name, kind)
+        text = files.pop(_hub.CARD, card(self.about.config, name, kind).encode())
         return _hub.upload(name, files, text, message=message, private=private, token=token)
 
     def held_out(self, data: "DataSet") -> dict[str, Any]:
