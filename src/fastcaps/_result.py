@@ -64,7 +64,9 @@ class Table:
 
         head = f"<thead><tr>{cells(self.columns, 'th')}</tr></thead>"
         body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in self.rows)
-        return f"<table><caption>{html.escape(printable(self.title))}</caption>{head}<tbody>{body}</tbody></table>"
+        style = 'style="text-align: left; white-space: nowrap"'
+        caption = f"<caption {style}>{html.escape(printable(self.title))}</caption>"
+        return f"<table>{caption}{head}<tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
         """Return the table as text."""
