@@ -154,7 +154,7 @@ class ShortRepr:
 def plain(value: Any) -> Any:
     """Return a value for JSON: dataclasses become dictionaries, arrays and tuples lists, paths texts, NaN None."""
     if hasattr(value, "to_dict"):
-        return value.to_dict()
+        return plain(value.to_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields_as_json(value)
     if isinstance(value, Mapping):

@@ -4,7 +4,7 @@ from matplotlib.text import Text
 
 from fastcaps.benchmark.engines import CNN, DYNAMIC, FOLDED_AUTO, ONNX_INT8, PLAIN
 from fastcaps.benchmark.figure import figure
-from fastcaps.benchmark.results import Benchmark, EngineTime, RoutingTime
+from fastcaps.benchmark.results import Benchmark, BenchmarkMachine, EngineTime, RoutingTime
 
 
 def test_one_headline_and_readable_texts():
@@ -25,7 +25,8 @@ def test_one_headline_and_readable_texts():
     )
     drawing = figure(
         Benchmark(
-            machine={"processor": "A processor", "threads": 1}, settings={}, multiply_adds_per_second=1.0,
+            machine=BenchmarkMachine(processor="A processor", cores=1, instructions="AVX2", threads=1, versions={}),
+            settings={}, multiply_adds_per_second=1.0,
             engines=engines, disturbance=(), growth=growth, skipped=(), aims=(),
         )
     )  # fmt: skip

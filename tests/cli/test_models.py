@@ -9,6 +9,7 @@ from tests.cli.commands import invoke
 
 from fastcaps import CapsNetConfig, bundled
 from fastcaps.benchmark.agreement import COMPARED
+from fastcaps.benchmark.measure import machine
 from fastcaps.benchmark.results import Benchmark
 from fastcaps.training import Run
 
@@ -55,7 +56,14 @@ except SystemExit as done:
 
 
 EMPTY = Benchmark(
-    machine={}, settings={}, multiply_adds_per_second=1, engines=(), disturbance=(), growth=(), skipped=(), aims=()
+    machine=machine(),
+    settings={},
+    multiply_adds_per_second=1,
+    engines=(),
+    disturbance=(),
+    growth=(),
+    skipped=(),
+    aims=(),
 )
 
 

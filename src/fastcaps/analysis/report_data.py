@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcaps._result import Result, Table, json_field, plain
+from fastcaps._result import Result, Table, json_field
 from fastcaps.analysis.results import Evaluation
 
 Numbers = NDArray[np.float64]
@@ -138,7 +138,7 @@ class Spread:
 class MasterMatrix:
     """The master matrix ``(i j)``, where it is low and high, and `MasterCoefficients.summary`."""
 
-    summary: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(metadata={"flat": True})
     mean: float | None
     deviation: float | None
     low: float | None
@@ -147,11 +147,6 @@ class MasterMatrix:
     above_high: float | None
     is_reduction: bool
     values: Numbers
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, the summary's among them."""
-        numbers = {name: plain(value) for name, value in vars(self).items() if name != "summary"}
-        return {**self.summary, **numbers}
 
 
 @dataclass(frozen=True)

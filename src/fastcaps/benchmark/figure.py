@@ -93,9 +93,9 @@ def _draw_engines(panel: Axes, result: Benchmark) -> None:
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xlabel("ms per image: median and quartiles; further left is faster")
     panel.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(batches))
-    threads = result.machine["threads"]
+    threads = result.machine.threads
     panel.set_title(
-        f"{result.machine['processor']}, {threads} {'thread' if threads == 1 else 'threads'}", fontweight="normal"
+        f"{result.machine.processor}, {threads} {'thread' if threads == 1 else 'threads'}", fontweight="normal"
     )
 
 

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -265,7 +264,7 @@ def _sizes(settings: Settings, axis: str, size: int) -> dict[str, int]:
     return sizes | {"j": config.classes, "e": config.class_dimension, "r": config.iterations, _AXES[axis]: size}
 
 
-def _needed_bytes(sizes: dict[str, Any]) -> int:
+def _needed_bytes(sizes: dict[str, int]) -> int:
     """Weights for each of three variants, and all votes three times."""
     b, i, d, j, e = (sizes[key] for key in "bidje")
     return int(4 * 3 * (i * d * j * e + b * i * j * e))

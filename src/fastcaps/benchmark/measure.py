@@ -18,6 +18,7 @@ import torch
 
 from fastcaps._machine import processor_name
 from fastcaps._version import __version__
+from fastcaps.benchmark.results import BenchmarkMachine
 
 Name = TypeVar("Name")
 
@@ -38,28 +39,28 @@ class Measured(NamedTuple):
         return cls(median, low, high)
 
 
-def machine() -> dict[str, Any]:
-    """Return what this runs on: processor, threads, versions."""
+def machine() -> BenchmarkMachine:
+    """Return what this runs on."""
     versions = {"fastcaps": __version__, "torch": torch.__version__, "Python": platform.python_version()}
     with suppress(PackageNotFoundError):
         versions["ONNX Runtime"] = version("onnxruntime")
     with suppress(PackageNotFoundError):
         versions["OpenVINO"] = version("openvino")
-    return {
-        "processor": processor_name(),
-        "cores": os.cpu_count(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "versions": versions,
-    }
+    return BenchmarkMachine(
+        processor=processor_name(),
+        cores=os.cpu_count(),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        threads=torch.get_num_threads(),
+        versions=versions,
+    )
 
 
 def print_machine() -> None:
     """Print the same in words."""
-    about = machine()
-    print(f"processor  {about['processor']}, {about['cores']} cores, {about['instructions']}")
-    print(f"threads    {about['threads']}")
-    print(f"versions   {', '.join(f'{name} {number}' for name, number in about['versions'].items())}")
+    this = machine()
+    print(f"processor  {this.processor}, {this.cores} cores, {this.instructions}")
+    print(f"threads    {this.threads}")
+    print(f"versions   {this.packages}")
 
 
 def measured(

@@ -1,5 +1,6 @@
 """What a benchmark measures, as it is stored in ``bench.json``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,30 @@ class Answers:
     reference_accuracy: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkMachine:
+    """What a benchmark ran on.
+
+    Attributes:
+        processor: its name.
+        cores: of the machine; None where it does not tell.
+        instructions: vector instructions that PyTorch uses.
+        threads: CPU threads.
+        versions: of packages, by name.
+    """
+
+    processor: str
+    cores: int | None
+    instructions: str
+    threads: int
+    versions: Mapping[str, str]
+
+    @property
+    def packages(self) -> str:
+        """The versions in words."""
+        return ", ".join(f"{name} {number}" for name, number in self.versions.items())
+
+
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class Benchmark(Result):
     """All measurements of one run on one machine.
@@ -118,7 +143,7 @@ class Benchmark(Result):
         network: the run that was measured, and the compressed one; None for the paper's network.
     """
 
-    machine: dict[str, Any]
+    machine: BenchmarkMachine
     settings: dict[str, Any]
     multiply_adds_per_second: float
     engines: tuple[EngineTime, ...]
@@ -128,7 +153,7 @@ class Benchmark(Result):
     aims: tuple[Aim, ...]
     command: str | None = None
     answers: tuple[Answers, ...] | None = None
-    network: dict[str, Any] | None = None
+    network: Mapping[str, str] | None = None
 
     def tables(self) -> list[Table]:
         """Return one table per batch size, then disturbance, growth, answers and aims."""
@@ -154,10 +179,10 @@ class Benchmark(Result):
 
     def sentences(self) -> list[str]:
         """Return what the numbers were measured on, and what the columns mean."""
-        about = self.machine
+        machine = self.machine
         words = [
-            f"{about['processor']}, {about['cores']} cores, {about['instructions']}; {about['threads']} threads",
-            ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
+            f"{machine.processor}, {machine.cores} cores, {machine.instructions}; {machine.threads} threads",
+            machine.packages,
             f"a large square product: {self.multiply_adds_per_second / 1e9:.1f}·10⁹ multiply-adds per second",
             "engines take turns; threads of ONNX Runtime don't spin between calls",
             "layers: stem / PrimaryCaps / routing; peak: multiply-adds of ordinary convolution against that product",

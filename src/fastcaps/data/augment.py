@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fastcaps._result import Record
+
 # Uniform numbers per image: vertical shift, horizontal shift, flip, brightness, contrast.
 CHANCES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Augmentation:
+class Augmentation(Record):
     """Random changes of training images. Only the crop applies to test images, too.
 
     Attributes:
@@ -98,12 +100,8 @@ class Augmentation:
         top, left = (images.shape[2] - h) // 2, (images.shape[3] - w) // 2
         return images[:, :, top : top + h, left : left + w]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return dataclasses.asdict(self)
-
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: Any) -> Self:
         """Return the augmentation that `to_dict` described."""
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:

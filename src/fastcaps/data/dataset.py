@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from fastcaps._progress import progress_bar
 from fastcaps.data import arrays
 from fastcaps.data.augment import Augmentation
+from fastcaps.data.options import LoadCall
 from fastcaps.distributed import current
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.pictures import edge_brightness
@@ -127,7 +128,7 @@ class DataSet:
     test: Split
     provenance: dict[str, Any]
     augmentation: Augmentation
-    call: dict[str, Any] | None = None
+    call: LoadCall | None = None
     background: float | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)

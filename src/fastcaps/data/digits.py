@@ -4,7 +4,6 @@ As in MNIST, a digit fills 20×20 pixels (bilinear, no sharper than 8×8 can be)
 """
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from fastcaps.data.registry import NamedSet
 _SEED = 0
 
 
-def load(entry: NamedSet) -> tuple[Arrays, Arrays, dict[str, Any]]:
+def load(entry: NamedSet) -> tuple[Arrays, Arrays, dict[str, str]]:
     """Return training and test images ``(n 1 h w)`` with labels ``(n)``, and the hash of the source."""
     from fastcaps._extras import require
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,24 +33,6 @@ _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
 _THREADS = 8
 # Digits of the SHA-256 of a test image by which it is found again, and files that are named where some are broken.
 _DIGITS, _NAMED = 16, 10
-
-
-class FolderOptions(TypedDict, total=False):
-    """Keyword arguments of `fastcaps.data.load` for folders of images.
-
-    Attributes:
-        test_fraction: part of the images to hold out for testing, where the folder has no ``train`` and ``test``; 0.2
-            by default.
-        size: height and width, or one number for both, to resize to; by default the most common size of a training
-            image, scaled down until no side is longer than 64.
-        channels: 1 for gray, 3 for color; by default gray only if all images are.
-        skip_broken: decode every file first, and leave out those that can't be decoded.
-    """
-
-    test_fraction: float | None
-    size: int | tuple[int, int] | None
-    channels: int | None
-    skip_broken: bool
 
 
 class _Files(NamedTuple):

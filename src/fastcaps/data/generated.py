@@ -7,7 +7,8 @@ SHA-256 of the first file. Without the document the set counts as missing.
 import hashlib
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,61 @@ from safetensors.numpy import save as serialize
 
 from fastcaps._download import cache_dir
 from fastcaps._files import json_bytes, write_atomically
-from fastcaps._json import read_json
+from fastcaps._result import Record, json_field
 from fastcaps.data.idx import Arrays
 
 
-def paths(recipe: dict[str, Any]) -> tuple[Path, Path]:
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Record):
+    """Everything that a generated set depends on.
+
+    Attributes:
+        recipe: name of the set.
+        version: of the recipe.
+        seed: of all that is random.
+        train: number of training images.
+        test: number of test images.
+        sources: hashes of the files that it is made from, by name.
+        details: what is special about this set, as plain values.
+    """
+
+    recipe: str
+    version: int = 1
+    seed: int
+    train: int
+    test: int
+    sources: Mapping[str, str | None]
+    details: Mapping[str, Any] = json_field(default_factory=dict, flat=True)
+
+
+@dataclass(frozen=True)
+class Document(Record):
+    """What is stored beside the images of a set: `Recipe.to_dict`, and the SHA-256 of their file."""
+
+    recipe: Mapping[str, Any]
+    sha256: str
+
+
+def paths(recipe: Recipe) -> tuple[Path, Path]:
     """Return where the images and the document of a recipe are cached."""
-    key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    stem = cache_dir() / "generated" / f"{recipe['recipe']}-{key}"
+    key = hashlib.sha256(json.dumps(recipe.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+    stem = cache_dir() / "generated" / f"{recipe.recipe}-{key}"
     return stem.with_suffix(".safetensors"), stem.with_suffix(".json")
 
 
-def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays, dict[str, Any]]:
+def cached(recipe: Recipe, make: Callable[[], tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays, Document]:
     """Return the training part, the test part and the document of a set, from the cache or generated now.
 
     Args:
-        recipe: everything that the result depends on, as plain values; ``recipe["recipe"]`` is its name.
+        recipe: everything that the result depends on.
         make: generates the two parts.
     """
     images_path, document_path = paths(recipe)
     if document_path.exists():
         try:
-            document = read_json(document_path, dict[str, Any])
+            document = Document.load(document_path)
             content = images_path.read_bytes()
-            if document["recipe"] != recipe or document["sha256"] != hashlib.sha256(content).hexdigest():
+            if document != Document(recipe.to_dict(), hashlib.sha256(content).hexdigest()):
                 raise ValueError("its content is not what was written")
             return *_parts(content), document
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -55,8 +87,8 @@ def cached(recipe: dict[str, Any], make: Callable[[], tuple[Arrays, Arrays]]) ->
             "test_labels": test[1],
         }
     )
-    document = {"recipe": recipe, "sha256": hashlib.sha256(content).hexdigest()}
-    write_atomically({images_path: content, document_path: json_bytes(document)})
+    document = Document(recipe.to_dict(), hashlib.sha256(content).hexdigest())
+    write_atomically({images_path: content, document_path: json_bytes(document.to_dict())})
     return train, test, document
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -11,12 +11,17 @@ from fastcaps._download import cache_dir
 from fastcaps.data import amat, cifar10, digits, files, folder, idx, variants
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split
-from fastcaps.data.folder import FolderOptions
 from fastcaps.data.idx import Arrays
+from fastcaps.data.options import FolderOptions, LoadCall
 from fastcaps.data.registry import SETS, Files, NamedSet, named
 
-# Options of a folder that were not given, as they are stored.
-_NO_OPTIONS: FolderOptions = {"test_fraction": None, "size": None, "channels": None}
+
+class _Parts(NamedTuple):
+    """Images and labels of a named set, and where they come from."""
+
+    train: Arrays
+    test: Arrays
+    provenance: dict[str, Any]
 
 
 def load(
@@ -48,13 +53,22 @@ def load(
         _refuse("a folder of images", photographs=photographs)
         own = Path(name_or_folder).expanduser().resolve()
         data = folder.load(own, seed=seed, **options)
-        return dataclasses.replace(data, call={"name_or_folder": str(own), "seed": seed, **_NO_OPTIONS, **options})
+        call: LoadCall = {
+            "name_or_folder": str(own),
+            "seed": seed,
+            "test_fraction": options.get("test_fraction"),
+            "size": options.get("size"),
+            "channels": options.get("channels"),
+        }
+        if "skip_broken" in options:
+            call["skip_broken"] = options["skip_broken"]
+        return dataclasses.replace(data, call=call)
     entry = named(str(name_or_folder))
     _refuse(entry.name, **{**options, "skip_broken": options.get("skip_broken") or None})
     if entry.name != "background_mnist":
         _refuse(entry.name, photographs=photographs)
     data = load_named(entry, data_dir=data_dir, seed=seed, photographs=photographs, test_only=test_only)
-    call: dict[str, Any] = {"name_or_folder": entry.name, "seed": seed}
+    call = {"name_or_folder": entry.name, "seed": seed}
     if photographs is not None:
         call["photographs"] = str(Path(photographs).expanduser().resolve())
     return dataclasses.replace(data, call=call)
@@ -94,10 +108,10 @@ def load_named(
 
 def _parts(
     entry: NamedSet, data_dir: str | Path | None, seed: int, photographs: str | Path | None, into: Path
-) -> tuple[Arrays, Arrays, dict[str, Any]]:
+) -> _Parts:
     if entry.files is None:
         train, test, hashes = digits.load(entry)
-        return train, test, {"kind": "original", "files": hashes}
+        return _Parts(train, test, {"kind": "original", "files": hashes})
     places = files.roots(data_dir)
     if entry.made_from is None:
         return _published(entry, entry.files, places, into)
@@ -105,7 +119,7 @@ def _parts(
     # Photographs are given to generate the set.
     if photographs is None and len(located) == len(entry.files.files):
         train, test, hashes = amat.load(entry, located)
-        return train, test, {"kind": "original", "files": hashes}
+        return _Parts(train, test, {"kind": "original", "files": hashes})
     source, own = SETS[entry.made_from], files.instructions(entry.files, places)
     sources = {file.name: file.sha256 for file in source.files.files} if source.files else {}
 
@@ -121,17 +135,17 @@ def _parts(
         train, test, document = variants.rotated(entry, mnist, sources, seed)
     else:
         train, test, document = variants.on_backgrounds(entry, mnist, sources, seed, photographs)
-    return train, test, {"kind": "generated", **document}
+    return _Parts(train, test, {"kind": "generated", **document.to_dict()})
 
 
-def _published(entry: NamedSet, needed: Files, places: list[Path], into: Path) -> tuple[Arrays, Arrays, dict[str, Any]]:
+def _published(entry: NamedSet, needed: Files, places: list[Path], into: Path) -> _Parts:
     """Return both parts from files with published hashes; the training part is empty if its files are not needed."""
     reader = cifar10 if entry.name == "cifar10" else idx
     *train, test = reader.load(entry, files.fetch(needed, places, into))
     images = np.concatenate([np.empty((0, *entry.image_shape), np.uint8), *(part[0] for part in train)])
     labels = np.concatenate([np.empty(0, np.int64), *(part[1] for part in train)])
     hashes = {file.name: file.sha256 for file in entry.files.files} if entry.files else {}
-    return (images, labels), test, {"kind": "original", "files": hashes}
+    return _Parts((images, labels), test, {"kind": "original", "files": hashes})
 
 
 def _in_memory(part: Arrays) -> Split:

@@ -8,7 +8,7 @@ precision or in integers, so that a seed gives the same bytes on every processor
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fastcaps._images import gray_photograph, image_files
 from fastcaps.data import generated
+from fastcaps.data.generated import Document, Recipe
 from fastcaps.data.idx import Arrays
 from fastcaps.data.registry import NamedSet
 
@@ -31,8 +32,8 @@ LEAST_DEVIATION = 24
 
 
 def rotated(
-    entry: NamedSet, mnist: Source, sources: dict[str, Any], seed: int
-) -> tuple[Arrays, Arrays, dict[str, Any]]:
+    entry: NamedSet, mnist: Source, sources: Mapping[str, str | None], seed: int
+) -> tuple[Arrays, Arrays, Document]:
     """Return both parts of rotated MNIST, and the document that records how they were generated.
 
     Args:
@@ -41,7 +42,7 @@ def rotated(
         sources: hashes of the files of MNIST.
         seed: of the choice of images and of the angles.
     """
-    recipe = _recipe(entry, sources, seed) | {"interpolation": "bilinear", "fill": 0}
+    recipe = _recipe(entry, sources, seed, {"interpolation": "bilinear", "fill": 0})
 
     def make() -> tuple[Arrays, Arrays]:
         random = np.random.default_rng(seed)
@@ -58,10 +59,10 @@ def rotated(
 def on_backgrounds(
     entry: NamedSet,
     mnist: Source,
-    sources: dict[str, Any],
+    sources: Mapping[str, str | None],
     seed: int,
     photographs: str | Path | None = None,
-) -> tuple[Arrays, Arrays, dict[str, Any]]:
+) -> tuple[Arrays, Arrays, Document]:
     """Return both parts of MNIST on natural backgrounds, and the document that records how they were generated.
 
     Args:
@@ -72,11 +73,12 @@ def on_backgrounds(
         photographs: folder of photographs; the two that come with scikit-learn when None.
     """
     pictures = _pictures(photographs)
-    recipe = _recipe(entry, sources, seed) | {
+    details = {
         "photographs": {name: hashlib.sha256(pixels.tobytes()).hexdigest() for name, pixels in pictures.items()},
         "least_deviation": LEAST_DEVIATION,
         "regions": "training patches from the left or upper half, test patches from the other",
     }
+    recipe = _recipe(entry, sources, seed, details)
 
     def make() -> tuple[Arrays, Arrays]:
         random = np.random.default_rng(seed)
@@ -90,15 +92,8 @@ def on_backgrounds(
     return generated.cached(recipe, make)
 
 
-def _recipe(entry: NamedSet, sources: dict[str, Any], seed: int) -> dict[str, Any]:
-    return {
-        "recipe": entry.name,
-        "version": 1,
-        "seed": seed,
-        "train": entry.train,
-        "test": entry.test,
-        "sources": sources,
-    }
+def _recipe(entry: NamedSet, sources: Mapping[str, str | None], seed: int, details: Mapping[str, Any]) -> Recipe:
+    return Recipe(recipe=entry.name, seed=seed, train=entry.train, test=entry.test, sources=sources, details=details)
 
 
 def draw_images(entry: NamedSet, mnist: tuple[Arrays, Arrays], random: np.random.Generator) -> tuple[Arrays, Arrays]:

@@ -1,14 +1,17 @@
 """What ``results/*.json`` hold: finished runs, whose fields were checked when they were read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from fastcaps._json import convert_json, read_json
+from fastcaps._machine import Machine
 from fastcaps._result import Result, Table, gather_flat, json_field
 from fastcaps.analysis.results import Evaluation
 from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
+from fastcaps.training.result import public
+from fastcaps.training.run import Run
 
 # Settings in which runs may differ and still be one experiment.
 _HARMLESS = {"seed", "test_every", "checkpoint_every"}
@@ -27,6 +30,13 @@ class RunResult(Result):
     about: RunDescription = json_field(flat=True)
     metrics: tuple[EpochMetrics, ...]
     evaluation: Evaluation
+
+    @classmethod
+    def of(cls, run: Run, evaluation: Evaluation) -> Self:
+        """Return the result of a finished run, as it may be published."""
+        # Early runs don't name their machine: most likely they are evaluated where they were trained.
+        about = replace(public(run.about), machine=run.about.machine or Machine.this())
+        return cls(about=about, metrics=tuple(run.metrics()), evaluation=replace(evaluation, run=None))
 
     @classmethod
     def from_dict(cls, values: Any, source: str = "the result") -> Self:

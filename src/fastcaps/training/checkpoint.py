@@ -4,7 +4,8 @@ Everything random follows from the seed, the epoch and the step, so no state of 
 """
 
 import json
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from fastcaps._files import write_atomically
 from fastcaps._json import convert_json, parse_json
-from fastcaps._result import gather_flat, plain
+from fastcaps._result import Record, gather_flat, plain
 from fastcaps._tensors import check_tensors, read_tensors
+from fastcaps.data import Augmentation
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.settings import TrainSettings, renamed
@@ -26,7 +28,7 @@ _TEXTS = ("run", "progress")
 
 
 @dataclass
-class Progress:
+class Progress(Record):
     """How far a run has come.
 
     Attributes:
@@ -96,12 +98,8 @@ class Progress:
         best = None if self.best is None else self.best.validation_accuracy
         return best is None or (metrics.validation_accuracy is not None and metrics.validation_accuracy > best)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {entry.name: plain(getattr(self, entry.name)) for entry in fields(self)}
-
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: Any) -> Self:
         """Return what `to_dict` gave; raise ValueError if a field is missing or wrong."""
         if not isinstance(values.get("history"), list):
             raise ValueError("the progress is damaged: expected a list as its history")
@@ -110,9 +108,35 @@ class Progress:
         return convert_json({**values, **rows, "best": best}, cls, "the progress")
 
 
-def save(
-    path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progress: Progress, run: dict[str, Any]
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity(Record):
+    """What must be the same to resume a run: all that decides the weights, but the number of threads.
+
+    Attributes:
+        settings: of the training; `to_dict` leaves out those that decide nothing.
+        config: of the network.
+        augmentation: of the training images.
+        data: fingerprint of the images.
+        convolution: implementation of the convolution of the lower capsules.
+        master: hash of the coefficients that it started with, if any.
+        init: hash of the weights that it started with, if they were another run's.
+    """
+
+    settings: TrainSettings = field(metadata={"flat": True})
+    config: CapsNetConfig = field(metadata={"flat": True})
+    augmentation: Augmentation
+    data: str
+    convolution: str
+    master: str | None
+    init: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: settings and configuration entry by entry."""
+        harmless = ("test_every", "checkpoint_every")
+        return {name: value for name, value in super().to_dict().items() if name not in harmless}
+
+
+def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progress: Progress, run: RunIdentity) -> None:
     """Write a checkpoint, whole or not at all.
 
     Args:
@@ -127,11 +151,11 @@ def save(
     for number, moments in optimizer.state_dict()["state"].items():
         for moment in _MOMENTS:
             tensors[f"adam.{moment}.{names[number]}"] = moments[moment].detach().cpu().contiguous()
-    metadata = {"kind": _KIND, "run": json.dumps(run), "progress": json.dumps(progress.to_dict())}
+    metadata = {"kind": _KIND, "run": json.dumps(run.to_dict()), "progress": json.dumps(progress.to_dict())}
     write_atomically({path: safetensors.torch.save(tensors, metadata=metadata)})
 
 
-def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: dict[str, Any]) -> Progress:
+def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: RunIdentity) -> Progress:
     """Load weights and moments of a checkpoint of the same run, and return its progress."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: there is nothing to resume, start the run without resume=True")
@@ -139,7 +163,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: d
     if metadata.get("kind") != _KIND:
         raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
     stored, values = (parse_json(metadata.get(name, ""), dict[str, Any], f"{name} in {path}") for name in _TEXTS)
-    _check_same(path, stored, json.loads(json.dumps(run)))
+    _check_same(path, stored, run.to_dict())
     try:
         progress = Progress.from_dict(values)
     except ValueError as error:
@@ -159,10 +183,10 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: d
     return progress
 
 
-def _check_same(path: Path, stored: dict[str, Any], run: dict[str, Any]) -> None:
+def _check_same(path: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> None:
     """Raise when a checkpoint is of another run, naming the differences."""
     # Settings that are newer than the checkpoint had their defaults.
-    defaults = json.loads(json.dumps(TrainSettings().to_dict() | CapsNetConfig().to_dict()))
+    defaults = TrainSettings().to_dict() | plain(CapsNetConfig().to_dict())
     stored = {name: value for name, value in defaults.items() if name in run} | renamed(stored)
     differences = [
         f"{name} was {stored.get(name)}, now {run.get(name)}"

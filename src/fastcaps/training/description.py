@@ -9,6 +9,7 @@ from fastcaps._former_dict import FormerDict
 from fastcaps._json import convert_json, read_json
 from fastcaps._machine import Machine
 from fastcaps._result import Record, gather_flat, json_field
+from fastcaps.data.options import LoadCall
 from fastcaps.data.registry import SETS
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.config import Convolution
@@ -39,7 +40,7 @@ class DataDescription(Record):
     """
 
     name: str
-    call: dict[str, str | int | float | bool | list[int] | None] | None
+    call: LoadCall | None
     fingerprint: str
     provenance: dict[str, Any] = field(default_factory=dict)
     train: int | None = None

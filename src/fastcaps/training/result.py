@@ -1,32 +1,11 @@
-"""A finished run as one small JSON, with settings and measurements, for ``results/`` and for tables."""
+"""What a run says of itself elsewhere than where it was made: the versions, and no folders of the machine."""
 
 import platform
 import shlex
 from dataclasses import replace
-from typing import Any
 
-from fastcaps._machine import Machine
-from fastcaps._result import plain
 from fastcaps._version import __version__
 from fastcaps.training.description import RunDescription
-from fastcaps.training.run import Run
-
-
-def result_of(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Return settings, command, versions, machine, metrics per epoch and evaluation of a run.
-
-    Args:
-        run: a finished run.
-        evaluation: content of its ``evaluation.json``.
-    """
-    measured = {name: value for name, value in evaluation.items() if name != "run"}
-    # Early runs don't name their machine: most likely they are evaluated where they were trained.
-    return {
-        "machine": plain(Machine.this()),
-        **public(run.about).to_dict(),
-        "metrics": [metrics.to_dict() for metrics in run.metrics()],
-        "evaluation": measured,
-    }
 
 
 def public(about: RunDescription) -> RunDescription:

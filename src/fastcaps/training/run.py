@@ -32,7 +32,7 @@ from fastcaps.bundled import is_bundled, names_expected, resolve
 from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.run_data import find_data, has_grown, images_note
-from fastcaps.training.settings import TrainSettings
+from fastcaps.training.settings import HeldOut, TrainSettings
 
 if TYPE_CHECKING:
     from fastcaps.data import DataSet, Split
@@ -230,7 +230,7 @@ class Run:
         text = files.pop(_hub.CARD, card(self.about.config, name, kind).encode())
         return _hub.upload(name, files, text, message=message, private=private, token=token)
 
-    def held_out(self, data: "DataSet") -> dict[str, Any]:
+    def held_out(self, data: "DataSet") -> HeldOut:
         """Return the settings with which another run on this data holds out the same images as this one."""
         settings = self.settings
         if not settings.validation or not self._is_own(data):

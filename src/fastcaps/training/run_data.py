@@ -3,8 +3,9 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from fastcaps.data.options import LoadCall
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.description import DataDescription
 
@@ -66,7 +67,7 @@ def _load_again(run: Path, about: DataDescription, data_dir: str | Path | None, 
             f"{run} was trained with the images in {place}, which is not there any more: give the folder where they "
             "are now, or other images of the same classes, as data="
         )
-    return load(data_dir=data_dir, test_only=test_only, **cast(dict[str, Any], about.call))
+    return load(data_dir=data_dir, test_only=test_only, **about.call)
 
 
 def _load_elsewhere(
@@ -81,18 +82,17 @@ def _load_elsewhere(
     from fastcaps.data.folder import is_divided
 
     if str(source).replace("-", "_") in SETS or not Path(source).expanduser().is_dir():
-        same = about.call is not None and about.call.get("name_or_folder") == str(source).replace("-", "_")
-        options = cast(dict[str, Any], about.call) if same else {"name_or_folder": source}
-        return load(data_dir=data_dir, test_only=test_only, **options)
-    options = {"size": config.resize or (config.height, config.width), "channels": config.channels}
+        if about.call is not None and about.call.get("name_or_folder") == str(source).replace("-", "_"):
+            return load(data_dir=data_dir, test_only=test_only, **about.call)
+        return load(source, data_dir=data_dir, test_only=test_only)
+    size = config.resize or (config.height, config.width)
+    options: LoadCall = {"name_or_folder": str(source), "size": size, "channels": config.channels}
     if about.call is not None and about.kind == "folder":
-        names = (
-            ("seed", "skip_broken")
-            if is_divided(Path(source).expanduser())
-            else ("seed", "skip_broken", "test_fraction")
-        )
-        options |= {name: about.call[name] for name in names if name in about.call}
-    data = load(source, **cast(dict[str, Any], options))
+        options["seed"] = about.call.get("seed", 0)
+        options["skip_broken"] = about.call.get("skip_broken", False)
+        if not is_divided(Path(source).expanduser()):
+            options["test_fraction"] = about.call.get("test_fraction")
+    data = load(**options)
     if about.augmentation:
         augmentation = Augmentation.from_dict(about.augmentation)
         shape = (config.channels, *(augmentation.crop or data.image_shape[1:]))
@@ -107,8 +107,14 @@ def _with_known_test_images(about: DataDescription, data: "DataSet") -> "DataSet
     known = about.test_hashes
     if not known or not data.test_hashes or data.call is None:
         return data
-    options = {name: value for name, value in data.call.items() if name not in ("name_or_folder", "test_fraction")}
-    again = folder.load(Path(data.call["name_or_folder"]), test_hashes=known, **options)
+    again = folder.load(
+        Path(data.call["name_or_folder"]),
+        seed=data.call.get("seed", 0),
+        size=data.call.get("size"),
+        channels=data.call.get("channels"),
+        skip_broken=data.call.get("skip_broken", False),
+        test_hashes=known,
+    )
     if not set(known) <= set(again.test_hashes):
         return data
     return replace(data, train=again.train, test=again.test, provenance=again.provenance, test_hashes=again.test_hashes)

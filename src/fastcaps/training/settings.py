@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypedDict, get_args
 
 from fastcaps._json import convert_json
 from fastcaps._result import Record, ShortRepr
@@ -22,6 +22,18 @@ Loss = Literal["margin", "cross_entropy"]
 # Groups of options on the command line.
 _LOSS, _FIXED = {"group": "Loss"}, {"group": "Fixed coefficients"}
 _RENAMED = {"afresh": "reinit", "refresh": "refresh_every"}
+
+
+class HeldOut(TypedDict, total=False):
+    """Settings that decide which training images are held out; none where no images are.
+
+    Attributes:
+        validation: as `TrainSettings.validation`.
+        seed: as `TrainSettings.seed`.
+    """
+
+    validation: float | int
+    seed: int
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:

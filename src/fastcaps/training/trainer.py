@@ -35,7 +35,7 @@ from fastcaps.training import checkpoint
 from fastcaps.training._deprecated import former_trainer_arguments
 from fastcaps.training.accumulation import accumulate_between_epochs
 from fastcaps.training.accuracy import count_correct
-from fastcaps.training.checkpoint import Progress
+from fastcaps.training.checkpoint import Progress, RunIdentity
 from fastcaps.training.description import DataDescription, Extension, RunDescription, State
 from fastcaps.training.interrupts import TrainingInterrupted, stop_between_steps
 from fastcaps.training.loggers import JsonlLogger, Logger, get_logger, started
@@ -186,7 +186,7 @@ class Trainer:
             )
         # All processes have read before one writes.
         self._world.check_same(
-            **(self.settings.to_dict() | identity), epoch=self.progress.epoch, step=self.progress.step
+            **(self.settings.to_dict() | identity.to_dict()), epoch=self.progress.epoch, step=self.progress.step
         )
         if not resume and self.master is not None:
             self.progress.accumulated = 0
@@ -205,18 +205,16 @@ class Trainer:
         self._save()
         self._describe("running")
 
-    def _identity(self) -> dict[str, Any]:
-        """Return what must be the same to resume: all that decides the weights, but the number of threads."""
-        harmless = ("test_every", "checkpoint_every")
-        return {
-            **{name: value for name, value in self.settings.to_dict().items() if name not in harmless},
-            **self.model.config.to_dict(),
-            "augmentation": self.data.augmentation.to_dict(),
-            "data": self.data.fingerprint,
-            "convolution": self.model.primary.convolution,
-            "master": self._initial_master,
-            "init": self._about.get("init", {}).get("weights"),
-        }
+    def _identity(self) -> RunIdentity:
+        return RunIdentity(
+            settings=self.settings,
+            config=self.model.config,
+            augmentation=self.data.augmentation,
+            data=self.data.fingerprint,
+            convolution=self.model.primary.convolution,
+            master=self._initial_master,
+            init=self._about.get("init", {}).get("weights"),
+        )
 
     def _accumulation_due(self) -> bool:
         progress = self.progress

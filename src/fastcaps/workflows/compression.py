@@ -1,11 +1,10 @@
 """From a run to a smaller run: pruned, trained, chosen on held-out images."""
 
-import json
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,6 +15,7 @@ from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import read_json
 from fastcaps._machine import Machine
 from fastcaps._progress import progress_bar, say
+from fastcaps._result import Record
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.benchmark.engines import EFFICIENT
 from fastcaps.benchmark.sizes import time_networks
@@ -32,7 +32,7 @@ from fastcaps.training.accuracy import count_correct
 from fastcaps.training.description import RunDescription
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
-from fastcaps.training.settings import TrainSettings
+from fastcaps.training.settings import HeldOut, TrainSettings
 from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, run_name
 
 _SETTINGS = "search/settings.json"
@@ -63,13 +63,13 @@ def compress(
     execution = replace(Execution(device="cpu"), **options)
     execution.select_device()
     model, master = source.model(), source.master(coefficients)
-    identity = {"weights": weights_hash(model), "master": master.values_hash, **_plain(settings)}
+    identity = _Search(weights_hash(model), master.values_hash, settings)
     target = Run(Path(folder))
     _check_folder(target.folder, identity, resume)
     with target.locked():
         _check_folder(target.folder, identity, resume)  # another process may have been faster
         if not (target.folder / _SETTINGS).is_file():
-            write_atomically({target.folder / _SETTINGS: json_bytes(identity)})
+            write_atomically({target.folder / _SETTINGS: json_bytes(identity.to_dict())})
         return _compress(source, target, model, master, settings, execution)
 
 
@@ -142,12 +142,16 @@ class _Shown:
         self._observe = self._bars.enter_context(progress_bar(f"training {size}", self._images))
 
 
-def _plain(settings: CompressSettings) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return values
+@dataclass(frozen=True)
+class _Search(Record):
+    """What must be the same to resume a search: hashes of weights and coefficients, and the settings."""
+
+    weights: str
+    master: str
+    settings: CompressSettings = field(metadata={"flat": True})
 
 
-def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
+def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
     """Refuse a folder that holds something else."""
     recover(folder)
     file = folder / _SETTINGS
@@ -157,7 +161,7 @@ def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
         return
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
-    stored = read_json(file, dict[str, Any])
+    stored, identity = read_json(file, dict[str, Any]), search.to_dict()
     # Another limit only changes which of the same networks is taken.
     different = [name for name in identity if name != "max_drop" and stored.get(name) != identity[name]]
     if different:
@@ -165,10 +169,10 @@ def _check_folder(folder: Path, identity: dict[str, Any], resume: bool) -> None:
         raise ValueError(f"{folder} is of another search ({words}): resume with the same, or choose another folder")
 
 
-def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tuple[Split, Split], dict[str, Any]]:
+def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tuple[Split, Split], HeldOut]:
     """Training and held-out images: those of the run where it held out some; and how a run says which."""
     own = source.settings
-    validation: dict[str, Any] = {"validation": own.validation, "seed": own.seed}
+    validation: HeldOut = {"validation": own.validation, "seed": own.seed}
     if not own.validation:
         validation = {"validation": settings.held_out_of(len(data.train)), "seed": settings.seed}
     return data.validation_split(validation["validation"], validation["seed"]), validation
@@ -210,7 +214,7 @@ def _write_run(
     data: DataSet,
     compressed: Compressed,
     result: CompressionResult,
-    validation: dict[str, Any],
+    validation: HeldOut,
 ) -> None:
     """Write everything that makes the folder a run, in one transaction."""
     model = unfolded(compressed.network)

@@ -17,7 +17,8 @@ from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet, FastCapsNet
 from fastcaps.nn.pretrained import weights_hash
-from fastcaps.training.result import result_of, versions
+from fastcaps.reproduction import RunResult
+from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run, run_name, share, writing
 
@@ -133,4 +134,4 @@ def write_evaluation(
         write_atomically({folder / "evaluation.json": content, folder / "confusion.png": figure})
         say(f"confusion matrices: {folder}/confusion.png; all numbers: {folder}/evaluation.json")
     if result_file is not None:
-        write_atomically({Path(result_file): json_bytes(result_of(run, evaluation.to_dict()))})
+        write_atomically({Path(result_file): json_bytes(RunResult.of(run, evaluation).to_dict())})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcaps._extras import require
 from fastcaps._images import image_files, no_bombs
 from fastcaps._progress import progress_bar, say
-from fastcaps._result import Result, Table
+from fastcaps._result import Record, Result, Table
 from fastcaps.bundled import ONNX, resolve
 from fastcaps.runtime.pictures import Invert, TakesImages, inverted, network_input
 from fastcaps.runtime.session import check_finite
@@ -30,7 +30,7 @@ _Lengths = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Record):
     """The two longest class capsules of a picture.
 
     Attributes:
@@ -40,23 +40,14 @@ class Classification:
         runner_up_length: of that capsule.
     """
 
-    label: str
+    label: str = field(metadata={"key": "class"})
     length: float
     runner_up: str
     runner_up_length: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        return {
-            "class": self.label,
-            "length": self.length,
-            "runner_up": self.runner_up,
-            "runner_up_length": self.runner_up_length,
-        }
-
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Record):
     """What is in one picture.
 
     Attributes:
@@ -67,17 +58,12 @@ class Prediction:
 
     image: str
     inverted: bool
-    by_routing: Mapping[str, Classification]
+    by_routing: Mapping[str, Classification] = field(metadata={"flat": True})
 
     @property
     def label(self) -> str:
         """The class; that of fast routing where both were asked for."""
         return next(iter(self.by_routing.values())).label
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as plain values for JSON."""
-        by_routing = {routing: classification.to_dict() for routing, classification in self.by_routing.items()}
-        return {"image": self.image, "inverted": self.inverted, **by_routing}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from fastcaps.reproduction import Cell, RunResult, finished, network
 from fastcaps.reproduction.cells import check_result
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
-from fastcaps.training.result import result_of
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions
 from fastcaps.workflows.accumulation import accumulate
@@ -137,7 +136,7 @@ def _reproduce_cell(cell: Cell, run: Run, request: _Request, execution: Executio
         accumulate(run, **options)
     file, _ = run.evaluation_files
     evaluation = Evaluation.load(file) if file.is_file() else evaluate(run, **options)
-    result = RunResult.from_dict(result_of(run, evaluation.to_dict()))
+    result = RunResult.of(run, evaluation)
     check_result(result, cell, run.folder)
     return result
 

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -248,7 +248,8 @@ class _Preparation:
         if call is None:
             comments.append(f"The data set {self.data.name} was made in Python: pass it as data=.")
         elif self.start is None or options.name is not None:
-            entries = {name: value for name, value in call.items() if name != "name_or_folder"}
+            stored: Mapping[str, Any] = call
+            entries = {name: value for name, value in stored.items() if name != "name_or_folder"}
             options = DataOptions(name=call["name_or_folder"], data_dir=options.data_dir, **entries)
         effective = TrainConfig(
             data=options, network=network, training=self.settings.to_dict(), run=self.config.run
