@@ -366,6 +366,10 @@ def test_a_run_begun_when_there_were_fewer_settings_resumes(data, config, tmp_pa
     trainer(data, config, tmp_path).fit(resume=True)
     with pytest.raises(ValueError, match=r"of another run \(loss was margin, now cross_entropy\)"):
         trainer(data, config, tmp_path, loss="cross_entropy").fit(resume=True)
+    metadata["run"] = json.dumps({**stored, "epochs": None})
+    safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata=metadata)
+    with pytest.raises(ValueError, match=r"of another run \(epochs was None, now 3\)"):
+        trainer(data, config, tmp_path).fit(resume=True)
 
 
 def test_a_finished_run_that_is_resumed_is_finished(data, config, tmp_path):

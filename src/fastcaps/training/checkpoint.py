@@ -188,10 +188,11 @@ def _check_same(path: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -
     # Settings that are newer than the checkpoint had their defaults.
     defaults = TrainSettings().to_dict() | plain(CapsNetConfig().to_dict())
     stored = {name: value for name, value in defaults.items() if name in run} | renamed(stored)
+    extended = isinstance(stored["epochs"], int) and run["epochs"] > stored["epochs"]
     differences = [
         f"{name} was {stored.get(name)}, now {run.get(name)}"
         for name in sorted(stored.keys() | run.keys())
-        if stored.get(name) != run.get(name) and not (name == "epochs" and run[name] > stored[name])
+        if stored.get(name) != run.get(name) and not (name == "epochs" and extended)
     ]
     if differences:
         raise ValueError(
