@@ -230,4 +230,4 @@ def test_the_client_of_the_documentation(address, digits, tmp_path, monkeypatch,
     page = (Path(__file__).parent.parent.parent / "docs" / "serving.md").read_text()
     [client] = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "urllib" in code]
     exec(client.replace("http://127.0.0.1:8000", address))
-    assert capsys.readouterr().out.startswith("7 0.909")
+    assert capsys.readouterr().out.startswith("7 0.908")
