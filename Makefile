@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The extra docs of pyproject.toml, without fastcaps itself.
 DOCS := $(shell sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
-# Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says in which order.
+# Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says which files and in which order.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Every process would compile all modules again where this is set.
+test test-fast: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help setup demo test test-fast fuzz check docs bench clean
 .DEFAULT_GOAL := help

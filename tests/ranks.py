@@ -106,13 +106,34 @@ def in_ranks(size: int, function: Callable[..., None], *arguments: Any, codes: S
 
 
 def _rank(rank: int, size: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    _place(rank, size, port)
+    with init_distributed() as world:
+        function(world, *arguments)
+
+
+def _place(rank: int, size: int, port: int) -> None:
+    """Set the variables that a launcher sets."""
     import torch
 
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size))
-    with init_distributed() as world:
-        function(world, *arguments)
+
+
+def launch(size: int, function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function in so many processes that find a store here, as those of torchrun find its own."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    children = [Child(_launched, rank, size, store.port, function, arguments) for rank in range(size)]
+    for child in children:
+        child.succeed()
+
+
+def _launched(rank: int, size: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    _place(rank, size, port)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    function(*arguments)
 
 
 def free_port() -> int:
@@ -148,10 +169,10 @@ def _command(arguments: list[str]) -> None:
     main()
 
 
-def torchrun(size: int, *arguments: Any, restarts: int = 0, module: str = "fastcaps", cwd: Path | None = None) -> Child:
-    """Start a module, ``fastcaps`` unless told otherwise, with these arguments in so many processes, as a user does."""
+def torchrun(size: int, *arguments: Any, restarts: int = 0) -> Child:
+    """Start ``fastcaps`` with these arguments in so many processes, as a user does."""
     launcher = ["--standalone", "--nproc-per-node", str(size), "--max-restarts", str(restarts), "-m"]
-    return Child(_torchrun, [*launcher, module, *map(str, arguments)], cwd=cwd)
+    return Child(_torchrun, [*launcher, "fastcaps", *map(str, arguments)])
 
 
 def _torchrun(arguments: list[str]) -> None:

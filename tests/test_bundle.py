@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.data import tiny
 from tools import bundle
 from tools.cards import card
 from typer.testing import CliRunner
@@ -15,6 +16,13 @@ from fastcaps.cli import app
 from fastcaps.compression import CompressSettings, RefitSettings
 from fastcaps.runtime import load
 from fastcaps.training import Run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_digits():
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.use_few_digits(patch)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +43,7 @@ def package(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_everything_in_one_command(run, package, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["bundle", str(run.folder), "small", "--onnx"])
     bundle.main()
@@ -75,6 +84,7 @@ def test_everything_in_one_command(run, package, monkeypatch, capsys):
     assert list(bundled.large_files("small")) == ["master.safetensors", "model/model.safetensors"]
 
 
+@pytest.mark.slow
 def test_too_large_an_export_stays_out(run, package, monkeypatch):
     monkeypatch.setattr(bundle, "LARGEST_ONNX", 10)
     with pytest.raises(ValueError, match="the int8 file has [0-9,]+ bytes, at most 10 go into the package"):
@@ -98,9 +108,11 @@ def test_a_run_that_is_not_finished(run, tmp_path, monkeypatch, capsys):
     assert f"{tmp_path} is not finished" in capsys.readouterr().err
 
 
-def test_a_compressed_network(run, package, tmp_path):
+@pytest.mark.slow
+def test_a_compressed_network(run, package, tmp_path, monkeypatch):
+    monkeypatch.setattr("fastcaps.workflows.compression.time_networks", lambda networks: ())
     workflows.accumulate(run, threads=1)
-    settings = CompressSettings(types=1, maps=4, held_out=100, refit=RefitSettings(epochs=1))
+    settings = CompressSettings(types=1, maps=4, held_out=30, refit=RefitSettings(epochs=1))
     workflows.compress(run, tmp_path / "compressed", settings=settings, threads=1)
     bundle.bundle(Run.open(tmp_path / "compressed"), package / "tiny")
     stored = Run.open("tiny")

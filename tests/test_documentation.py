@@ -8,19 +8,16 @@ what is special, for the next block:
     <!-- test: parse REASON -->         don't run it: Python must compile, commands and their options must exist
     <!-- test: file NAME -->            write the block to this file
     <!-- test: first COMMAND -->        run this command before; may be repeated
-    <!-- test: slow -->                 anywhere: the page takes more than three seconds
 """
 
 import dataclasses
 import importlib
-import io
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -88,11 +85,6 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def marked(pages: list[Path]) -> list[Any]:
-    slow = [page for page in pages if page.name == "README.md" or "<!-- test: slow -->" in page.read_text()]
-    return [pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page in slow else []) for page in pages]
-
-
 @pytest.fixture
 def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with pictures and folders of images; data sets by the usual names, with few images each."""
@@ -106,21 +98,17 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setitem(
         SETS, "cifar10", dataclasses.replace(entry, network={**entry.network, **SMALL}, training=SETTINGS)
     )
-    digits = sklearn.datasets.load_digits()
-    few = SimpleNamespace(images=digits.images[:200], target=digits.target[:200])
-    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: few)
-    entry = dataclasses.replace(SETS["digits"], train=160, test=40, network=SMALL, training=SETTINGS)
-    monkeypatch.setitem(SETS, "digits", entry)
+    tiny.use_few_digits(monkeypatch)
+    monkeypatch.setitem(SETS, "digits", dataclasses.replace(SETS["digits"], network=SMALL, training=SETTINGS))
     monkeypatch.setenv("FASTCAPS_DATA", str(data))
     monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path / "cache"))
     for number, picture in enumerate(("seven.png", "three.png", "two.png", "scans/one.png")):
         (home / picture).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.uint8(few.images[number] * 15)).save(home / picture)
+        Image.fromarray(np.uint8(sklearn.datasets.load_digits().images[number] * 15)).save(home / picture)
     for kind in ("daisy", "rose"):
         for number in range(1, 11):
             tiny.save_image(home / "flowers" / kind / f"{number}.jpg", (24, 24), color=True)
     monkeypatch.setattr("fastcaps.workflows.compression.time_networks", _time_nothing)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", _save_nothing)
     monkeypatch.chdir(home)
     known = [(registry, set(registry.names())) for registry in (NORMALIZATIONS, ROUTINGS)]
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)  # a second one only waits here
@@ -132,17 +120,6 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 def _time_nothing(networks: dict[str, Any]) -> tuple[NetworkTime, ...]:
     return tuple(NetworkTime(network=name, batch=1, engine="PyTorch", ms_per_image=1.0) for name in networks)
-
-
-def _save_nothing(figure: Any, place: Any, **options: Any) -> None:
-    """Figures are drawn, but not rendered: that takes seconds, and other tests do it."""
-    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="72pt" height="72pt"><defs></defs></svg>'
-    if isinstance(place, io.StringIO):
-        place.write(svg)
-    elif isinstance(place, io.BytesIO):
-        place.write(svg.encode())
-    else:
-        Path(place).write_text(svg)
 
 
 class Page:
@@ -225,8 +202,9 @@ def exists(words: list[str]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", marked([*PAGES, *REFERENCE]))
-@pytest.mark.usefixtures("small_world")
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*PAGES, *REFERENCE], ids=name_of)
+@pytest.mark.usefixtures("small_world", "unrendered")
 def test_what_a_page_shows_runs(page):
     with mpl.rc_context():
         Page(page).run()

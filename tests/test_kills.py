@@ -118,6 +118,7 @@ def generate(folder: Path) -> None:
         catalog.download("rotated_mnist", data_dir=folder.parent / "data")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_nothing_slow")
 @pytest.mark.parametrize(
     "command", [train, accumulate, evaluate, ablate, analyze, export_and_page, compress, bench, reproduce, generate]
@@ -191,6 +192,7 @@ def test_master_and_folded_network_of_different_runs_are_refused(run: Path, tmp_
     )
 
 
+@pytest.mark.slow
 def test_a_second_command_that_writes_into_a_run_is_refused(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
@@ -218,6 +220,7 @@ def test_a_second_command_that_writes_into_a_run_is_refused(run: Path, tmp_path:
     assert contents(folder) == before
 
 
+@pytest.mark.slow
 def test_a_command_removes_what_a_killed_one_left(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests import reference
+from tests.data import tiny
 from tools.tables import ROOT
 from typer.testing import CliRunner
 
@@ -49,6 +50,7 @@ def test_it_is_sparsemax(logits):
         np.testing.assert_allclose(one, reference.sparsemax(row), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_routing_and_its_gradient_by_autograd_inside_the_closed_form():
     sparsemax = F.get_normalization("sparsemax")
     votes = torch.randn(3, 6, 4, 5, dtype=torch.float64, requires_grad=True)
@@ -61,8 +63,10 @@ def test_routing_and_its_gradient_by_autograd_inside_the_closed_form():
 
 
 @pytest.mark.slow
-def test_the_whole_way(tmp_path):
+@pytest.mark.usefixtures("unrendered")
+def test_the_whole_way(tmp_path, monkeypatch):
     """Train, accumulate, fold, evaluate, analyze, export (PyTorch's exporter takes over) by the command line."""
+    tiny.use_few_digits(monkeypatch)
     run = tmp_path / "run"
     runner = CliRunner()
 
@@ -72,7 +76,7 @@ def test_the_whole_way(tmp_path):
         return result
 
     changes = [word for change in SMALL for word in ("--set", change)]
-    fastcaps_("train", "--data", "digits", "--out", run, "--normalization", "sparsemax", "--epochs", 2, *changes)
+    fastcaps_("train", "--data", "digits", "--out", run, "--normalization", "sparsemax", "--epochs", 1, *changes)
     fastcaps_("accumulate", run)
     fastcaps_("evaluate", run)
     fastcaps_("analyze", run)

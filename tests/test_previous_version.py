@@ -91,6 +91,7 @@ def test_a_stopped_run_resumes(tmp_path):
     assert Run(folder).about.state == "finished"
 
 
+@pytest.mark.slow
 def test_bundled_networks():
     for name in ("mnist", "cifar10"):
         model, fast = fastcaps.CapsNet.from_pretrained(name), fastcaps.FastCapsNet.from_pretrained(name)

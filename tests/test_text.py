@@ -56,8 +56,11 @@ def drawings(names: list[str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_figures_of_hostile_names() -> None:
-    for name, figure in drawings(NAMES).items():
+    # What breaks mathtext, SVG, fonts and layouts, in few panels.
+    names = [NAMES[0] + NAMES[1], NAMES[2] + NAMES[3] + NAMES[4], NAMES[5] + NAMES[6], NAMES[9], NAMES[10], NAMES[11]]
+    for name, figure in drawings(names).items():
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph|constrained_layout not applied|There are no gridspecs")
             figure.savefig(buffer := io.BytesIO(), format="svg", dpi=20)

@@ -30,6 +30,7 @@ def page(report):
     return report_page(report, {name: page_svg(figure) for name, figure in report.figures.items()})
 
 
+@pytest.mark.slow
 def test_numbers_carry_their_places_and_names_are_escaped(report, page):
     values = report.to_dict()
     shown = re.findall(r'<data value="([^"]*)" data-path="([^"]*)" data-format="([^"]*)">([^<]*)</data>', page)

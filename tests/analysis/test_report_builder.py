@@ -26,6 +26,7 @@ def built(model, keep_containers=True, **options):
     return build_report(model, master, measured, **options), master, lengths
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_parts(small_model):
     report, master, lengths = built(small_model, examples=[3, 1], sort_by_class=True)
     numbers = report.to_dict()
@@ -61,6 +62,7 @@ def test_one_iteration_has_no_correlations_and_says_so(small_model):
     assert not (empty | {"procedure", "master_correlations"}) & set(report.figures)
 
 
+@pytest.mark.slow
 def test_a_decoder_that_tells_classes_apart_is_shown():
     torch.manual_seed(0)
     model = small_network(decoder=(8,))
@@ -82,6 +84,7 @@ def test_a_decoder_that_tells_classes_apart_is_shown():
     assert report.finding.title == "a data set: a capsule network with Max-Min routing"
 
 
+@pytest.mark.slow
 def test_sums_that_were_not_kept_are_not_drawn(small_model):
     report, _, _ = built(small_model, keep_containers=False)
     assert "procedure" not in report.figures

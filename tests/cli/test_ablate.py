@@ -39,6 +39,7 @@ def test_every_row_is_what_accumulate_and_evaluate_give(run, tmp_path):
     assert result["best"]["validation"]["accuracy"] == best["validation"]["accuracy"]
 
 
+@pytest.mark.slow
 def test_without_held_out_images_nothing_is_chosen(images, tmp_path):
     run, out = tmp_path / "run", tmp_path / "out"
     invoke("train", "--data", images, "--out", run, *SMALL)

@@ -73,6 +73,7 @@ def test_every_filter_reports_what_it_kept(run, accumulated):
     assert 0.6 * sum(seen) <= sum(em.kept) < sum(seen)
 
 
+@pytest.mark.slow
 def test_a_table_for_people_and_the_runs_own_files(run):
     result = invoke("accumulate", run, "--filter", "correct")
     master = Run.open(run).master()
@@ -105,6 +106,7 @@ def test_wrong_use_is_2(run, arguments, message):
     assert message in invoke("accumulate", run, *arguments, code=2).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -148,6 +150,7 @@ def test_validation_images_are_not_accumulated(images, tmp_path):
     assert result["provenance"]["part"] == "train without validation"
 
 
+@pytest.mark.slow
 def test_former_options(run, tmp_path):
     options = ["--filter", "similarity", "--filter", "kmeans", "--kept", 0.8, "--outlying", 0.1]
     options += ["--iteration", "after", "--method", "containers"]
@@ -164,6 +167,7 @@ def test_former_options(run, tmp_path):
     assert 0.1 in kmeans.options.values()
 
 
+@pytest.mark.slow
 def test_coefficients_of_another_iteration_in_another_file(images, tmp_path):
     run = tmp_path / "run"
     invoke("train", "--data", images, "--out", run, *SMALL)

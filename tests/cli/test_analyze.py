@@ -94,6 +94,7 @@ class Numbers(HTMLParser):
             self.found[-1][3] += data
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_numbers_of_the_file(report):
     numbers = json.loads((report / "analysis.json").read_text())
     page = (report / "index.html").read_text()
@@ -112,11 +113,14 @@ def test_the_page_shows_the_numbers_of_the_file(report):
     assert numbers["disagreements"]["gained"] == evaluation["variants"]["fast"]["against_dynamic"]["gained"]
 
 
-def test_a_second_time_uses_what_is_still_valid(report, runs):
+@pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
+def test_a_second_time_uses_what_is_still_valid(report, runs, tmp_path):
     before = json.loads((report / "analysis.json").read_text())
-    again = invoke("analyze", runs[0], "--compare", runs[1], "--sort-by-class", "--example", 7, "--json")
+    run = shutil.copytree(report.parent, tmp_path / "run")
+    again = invoke("analyze", run, "--compare", runs[1], "--sort-by-class", "--example", 7, "--json")
     for file in ("report/cache/training.safetensors", "report/cache/test.safetensors", "evaluation.json"):
-        assert f"used again from {runs[0] / file} (same weights, images and settings)" in again.stderr
+        assert f"used again from {run / file} (same weights, images and settings)" in again.stderr
     assert "used again from" in again.stderr
     assert "training images ━" not in again.stderr
     numbers = json.loads(again.stdout)
@@ -126,14 +130,17 @@ def test_a_second_time_uses_what_is_still_valid(report, runs):
     assert numbers["first_images"]["within"] == pytest.approx(before["first_images"]["within"], abs=1e-6)
     assert [image["test_image"] for image in numbers["examples"]["images"]] == [7]
     # Other weights, and nothing is valid any more.
-    other = runs[0].parent / "other"
+    other = tmp_path / "other"
     shutil.copytree(runs[1], other)
     shutil.copytree(report, other / "report")
     shutil.copy(runs[0] / "evaluation.json", other / "evaluation.json")
     assert "used again" not in invoke("analyze", other).stderr
 
 
-def test_figures_as_files(report, runs, tmp_path):
+@pytest.mark.slow
+def test_figures_as_files(report, runs, tmp_path, monkeypatch):
+    drawing = b'<svg width="9pt" height="9pt" viewBox="0 0 9 9"><defs></defs></svg>'
+    monkeypatch.setattr("fastcaps.workflows.analysis.page_svg", lambda figure: drawing)  # only files matter here
     invoke(
         "analyze", runs[0], "--out", tmp_path, "--limit", 9, "--figures", "pdf", "--figures-to", tmp_path / "for paper"
     )
@@ -158,6 +165,7 @@ def test_errors(runs, tmp_path):
     assert "gif" in invoke("analyze", runs[0], "--figures", "gif", code=2).stderr
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_in_a_real_browser(report, width, scheme):

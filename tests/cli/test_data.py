@@ -61,6 +61,7 @@ def test_list_for_people(folder):
     assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz" in result.stdout
 
 
+@pytest.mark.slow
 def test_list_needs_neither_torch_nor_scikit_learn(folder):
     script = (
         "import sys; from fastcaps.cli import app; app(['data', 'list', '--json'], standalone_mode=False); "

@@ -18,6 +18,7 @@ def run(images, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_the_whole_way_with_ones_own_images(images, tmp_path):
     run = tmp_path / "run"
     trained = invoke("train", "--data", images, "--out", run, "--test-every", 1, *SMALL)
@@ -45,6 +46,7 @@ def test_the_whole_way_with_ones_own_images(images, tmp_path):
     assert "McNemar" in table
 
 
+@pytest.mark.slow
 def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     run = tmp_path / "run"
     invoke("train", "--data", images, "--out", run, *SMALL)
@@ -67,12 +69,14 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     assert not (run / "confusion.png").exists()
 
 
+@pytest.mark.slow
 def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
     result = json.loads(invoke("evaluate", "mnist", "--compare", "mnist", "--limit", 20, "--json").stdout)
     assert (result["other"]["run"], result["other"]["routing"]) == ("mnist", "dynamic")
     assert result["variants"]["other"]["confusion"] == result["variants"]["dynamic"]["confusion"]
 
 
+@pytest.mark.slow
 def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):
     invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
     invoke("evaluate", run, "--compare", tmp_path / "all")

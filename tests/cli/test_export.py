@@ -12,6 +12,7 @@ from fastcaps.runtime import load
 run = shared.run
 
 
+@pytest.mark.slow
 def test_export(run, tmp_path):
     said = invoke("export", run, tmp_path / "m.onnx", "--threads", 1)
     title, *table = said.stdout.splitlines()

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 import typer
+from tests.data import tiny
 from typer.testing import CliRunner
 
 import fastcaps
@@ -22,6 +23,7 @@ def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -203,8 +205,10 @@ def not_installed(name: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_demo(tmp_path):
-    """Both parts with all their steps, on few MNIST images and for one epoch; the full budget draws digits."""
+@pytest.mark.usefixtures("unrendered")
+def test_demo(tmp_path, monkeypatch):
+    """Both parts with all their steps, on few images and for one epoch; the full budget draws digits."""
+    tiny.use_few_digits(monkeypatch)
     result = CliRunner().invoke(
         app, ["demo", "--epochs", "1", "--images", "8", "--out", str(tmp_path / "run"), "--json"]
     )
@@ -215,7 +219,7 @@ def test_demo(tmp_path):
     assert "fast routing, int8" in engines
     assert {"compressed" in engines, "compressed, int8" in engines} <= {"mnist-small" in names()}
     assert [row["correct"] for row in actual["engines"]["engines"]] == [8] * len(engines)
-    assert actual["evaluation"]["images"] == 360
+    assert actual["evaluation"]["images"] == 40
     assert json.loads((tmp_path / "run/evaluation.json").read_text()) == actual["evaluation"]
     page = (tmp_path / "run/report/index.html").read_text()
     assert "<title>Digits of scikit-learn: a capsule network with Max-Min routing</title>" in page

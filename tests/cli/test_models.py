@@ -40,6 +40,7 @@ def test_models_names_an_exported_file(tmp_path, monkeypatch):
     assert str(tmp_path / "mnist" / bundled.ONNX) in invoke("models").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["models"], ["reproduce", "--list"], ["reproduce", "--report"]])
 def test_they_dont_import_torch(arguments, tmp_path):
     code = f"""
@@ -88,6 +89,7 @@ def test_bench_takes_a_networks_sizes(monkeypatch):
     assert "nowhere is no run: it has no run.json" in invoke("bench", "nowhere", code=1).stderr
 
 
+@pytest.mark.slow
 def test_bench_compares_answers(monkeypatch, tmp_path):
     monkeypatch.setattr("fastcaps.benchmark.inference.bench", lambda settings, observe: EMPTY)
     network = [f"--set={value}" for value in ("stem_channels=8", "capsule_types=2")]

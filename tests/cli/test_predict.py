@@ -36,6 +36,7 @@ def pictures(run, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_predict_names_what_it_sees(file, pictures):
     result = json.loads(invoke("predict", file, pictures, "--json", "--threads", 1).stdout)
     assert len(result["images"]) == 9
@@ -125,6 +126,7 @@ def test_refusals(file, pictures, tmp_path, monkeypatch):
     assert "predict with mnist, no .onnx file, needs torch, not installed here" in no_torch.stderr
 
 
+@pytest.mark.slow
 def test_predict_with_a_file_doesnt_import_torch(tmp_path):
     torch.manual_seed(0)
     file = exported(networks(small_config())["fast"], tmp_path / "m.onnx")

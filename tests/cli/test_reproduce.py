@@ -49,6 +49,7 @@ def weights(folder):
     return (folder / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_file_and_is_not_done_again(small, monkeypatch):
     first = invoke(*MNIST, "--epochs", 2, "--test-every", 1, "--fast-every", 1)
     assert "mnist-max_min-0: run 1 of 1\n" in first.stderr
@@ -199,6 +200,7 @@ def test_list_says_how_long(small):
     assert "6.7 h" in table  # 10 epochs of MNIST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -314,6 +316,7 @@ def copied(folder):
     return folder / "README.md"
 
 
+@pytest.mark.slow
 def test_a_reproduced_network_opens_like_any_run(small):
     invoke(*MNIST, "--epochs", 1)
     assert CapsNet.from_pretrained(small / "runs" / "reproduce" / "mnist-max_min-0").config.stem_channels == 8

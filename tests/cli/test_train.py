@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 from tests.cli.commands import SMALL, invoke
+from tests.data import tiny
 from tests.ranks import command
 
 from fastcaps.cli._options import in_words_of_options
@@ -16,6 +17,11 @@ from fastcaps.training import Run
 
 TINY = [f"--set={change}" for change in ("stem_channels=6", "capsule_types=2", "class_dimension=6", "decoder=[8]")]
 TRAIN = ["train", "--data", "digits", "--epochs", 1, "--threads", 1, "--warmup", 2, *TINY]
+
+
+@pytest.fixture(autouse=True)
+def _few_digits(monkeypatch):
+    tiny.use_few_digits(monkeypatch)
 
 
 def weights(run):
@@ -37,13 +43,14 @@ def test_help_has_groups_and_no_former_names():
         assert former not in text
 
 
+@pytest.mark.slow
 def test_a_run_is_repeated_from_its_config_file(tmp_path):
     one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"
-    invoke(*TRAIN, "--lr", 0.002, "--normalization", "softmax", "--validation", 100, "--out", one)
+    invoke(*TRAIN, "--lr", 0.002, "--normalization", "softmax", "--validation", 20, "--out", one)
     config = tomllib.loads((one / "config.toml").read_text())
     settings = json.loads((one / "run.json").read_text())["settings"]
     assert config["training"] == {name: value for name, value in settings.items() if value is not None}
-    assert (config["training"]["learning_rate"], config["training"]["validation"]) == (0.002, 100)
+    assert (config["training"]["learning_rate"], config["training"]["validation"]) == (0.002, 20)
     assert config["data"] == {"name": "digits", "seed": 0}
     assert config["network"]["normalization"] == "softmax"
     assert config["run"] == {
@@ -117,6 +124,7 @@ def test_errors_speak_of_options(argument, option):
     assert in_words_of_options(argument, {name: f"--{name.replace('_', '-')}" for name in names}) == option
 
 
+@pytest.mark.slow
 def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
     run = tmp_path / "run"
     invoke("train", "--data", images, "--out", run, *SMALL)

@@ -23,6 +23,7 @@ def run(images, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
     out = tmp_path / "fixed"
     master = run / "master.safetensors"
@@ -55,6 +56,7 @@ def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
     invoke("accumulate", out, "--out", tmp_path / "others.safetensors")
 
 
+@pytest.mark.slow
 def test_refitting_the_routing_layer(run, tmp_path):
     out = tmp_path / "refit"
     refit = ["--init", run, "--coefficients", "uniform", "--routing-only", "--loss", "cross_entropy", "--sharpness", 10]
@@ -92,6 +94,7 @@ def test_refitting_the_routing_layer(run, tmp_path):
     assert [settings[name] for name in names] == [False, "cross_entropy", 10.0, 0.0005]
 
 
+@pytest.mark.slow
 def test_finetuning_with_dynamic_routing_is_the_control(run, tmp_path):
     trained = invoke("train", "--init", run, "--out", tmp_path / "more", *FINETUNE)
     assert "next: fastcaps accumulate" in trained.stderr
@@ -103,6 +106,7 @@ def test_finetuning_with_dynamic_routing_is_the_control(run, tmp_path):
     assert abs(rows[0]["loss"] - last["loss"]) < abs(rows[0]["loss"] - first["loss"])
 
 
+@pytest.mark.slow
 def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_path):
     invoke("train", "--data", images, "--coefficients", "uniform", "--out", tmp_path / "ones", *SMALL)
     assert (MasterCoefficients.load(tmp_path / "ones" / "master.safetensors").values == 1).all()
@@ -116,6 +120,7 @@ def test_a_new_network_with_uniform_coefficients_and_all_in_one_run(images, tmp_
     assert (settings["dynamic_epochs"], settings["dynamic_fraction"], settings["reinit"]) == (1, 0.5, True)
 
 
+@pytest.mark.slow
 def test_images_held_out_once_stay_held_out(run, images, tmp_path):
     out = tmp_path / "x"
     for options, words in (
@@ -139,6 +144,7 @@ def test_images_held_out_once_stay_held_out(run, images, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_what_does_not_go_together(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())

@@ -40,6 +40,7 @@ def zeroed(fast: FastCapsNet, types: set[int], maps: set[int]) -> FastCapsNet:
     return fast
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     types=st.sets(st.integers(0, 4), min_size=1),

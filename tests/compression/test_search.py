@@ -58,6 +58,7 @@ def test_sizes_that_are_not_smaller_are_refused():
         CompressSettings(speedup=1e6).sizes(CapsNetConfig.mnist())
 
 
+@pytest.mark.slow
 def test_the_smallest_size_that_loses_no_more_than_allowed():
     everything = compress(model(), data(), settings=CompressSettings(max_drop=100, **FAST))
     assert [step.size for step in everything.steps] == [Size(2, 3), Size(2, 2), Size(1, 2), Size(1, 1)]

@@ -44,6 +44,7 @@ def compressed(source, tmp_path_factory):
     return folder, result
 
 
+@pytest.mark.slow
 def test_the_result_says_what_was_tried(compressed):
     folder, result = compressed
     assert result.size == Size(1, 1)
@@ -60,6 +61,7 @@ def test_the_result_says_what_was_tried(compressed):
     assert "Accuracy after pruning" in repr(result)
 
 
+@pytest.mark.slow
 def test_the_folder_is_a_run_whose_folded_network_is_the_compressed_one(compressed):
     folder, result = compressed
     run = Run.open(folder)
@@ -83,6 +85,7 @@ def test_it_is_exported_in_float32_and_int8(compressed, tmp_path):
         assert file.stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
     folder, result = compressed
     again = workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)

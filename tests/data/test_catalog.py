@@ -64,6 +64,7 @@ def rotated(**options):
     return next(entry for entry in available(**options).sets if entry.name == "rotated_mnist")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

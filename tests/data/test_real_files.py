@@ -23,6 +23,7 @@ def real(name, folder):
     return load(name, data_dir=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(_COUNTS))
 def test_published_counts(real_data, name):
     data = real(name, real_data)
@@ -38,6 +39,7 @@ def _everything(data):
     return [split.images(torch.arange(len(split)))[:, 0] for split in (data.train, data.test)]
 
 
+@pytest.mark.slow
 def test_generated_variants(real_data):
     mnist = torch.cat(_everything(real("mnist", real_data)))
     digits = {row.tobytes() for row in mnist.numpy()}

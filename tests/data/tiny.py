@@ -8,8 +8,10 @@ import struct
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from fastcaps.data import files
@@ -138,3 +140,13 @@ def save_image(path: Path, size=(20, 24), color=False, value=None) -> None:
 
 def plain_file(name: str, content: bytes, *urls: str) -> File:
     return File(name, sha256(content), size=len(content), urls=urls)
+
+
+def use_few_digits(patch: pytest.MonkeyPatch) -> None:
+    """Let ``digits`` have 160 training and 40 test images."""
+    import sklearn.datasets
+
+    digits = sklearn.datasets.load_digits()
+    few = SimpleNamespace(images=digits.images[:200], target=digits.target[:200])
+    patch.setattr(sklearn.datasets, "load_digits", lambda: few)
+    patch.setitem(SETS, "digits", dataclasses.replace(SETS["digits"], train=160, test=40))

@@ -48,6 +48,7 @@ def different(config):
     return f"{config.channels} channels, {config.normalization}, {config.iterations} iterations"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", ["fast", "dynamic"])
 @pytest.mark.parametrize("config", CONFIGS, ids=different)
 def test_it_follows_the_paper_loop_by_loop(config, routing):
@@ -62,6 +63,7 @@ def test_it_follows_the_paper_loop_by_loop(config, routing):
         np.testing.assert_allclose(lengths[k], np.linalg.norm(expected, axis=-1), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", ["fast", "dynamic"])
 @pytest.mark.parametrize("config", CONFIGS, ids=different)
 def test_int8_rounds_what_it_says_and_nothing_else(config, routing):

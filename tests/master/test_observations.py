@@ -106,6 +106,7 @@ def open_files(folder: Path) -> int:
     return sum(str(folder) in str(link) for link in links)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_the_temporary_file_has_no_name_and_goes(model, tmp_path, error):

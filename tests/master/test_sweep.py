@@ -34,6 +34,7 @@ def model(model):
     return model
 
 
+@pytest.mark.slow
 def test_it_is_accumulate_for_each(model, batches):
     passes = []
     done: list[int] = []

@@ -201,6 +201,7 @@ def test_standardization_forgets_brightness_and_contrast(scale, offset):
     assert standardized(torch.full((1, 1, 3, 3), 0.7)).abs().max() < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 @pytest.mark.parametrize("types", [1, 8, 64, 256])
 @pytest.mark.parametrize(("dimension", "classes", "mean_square"), [(8, 10, 0.1), (4, 10, 1.0), (16, 50, 0.3)])

@@ -38,6 +38,7 @@ def capsules(output):
     return getattr(output, "capsules", output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_export_with_any_batch(name):
     network, images = NETWORKS[name](), torch.rand(4, 1, 12, 12)
@@ -47,6 +48,7 @@ def test_export_with_any_batch(name):
         torch.testing.assert_close(capsules(program(others)), capsules(network(others)), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_compile(name):
     network, images = NETWORKS[name](), torch.rand(4, 1, 12, 12)
@@ -70,6 +72,7 @@ def operators(graph):
     return {str(node.target) for node in graph.nodes if "fastcaps" in str(node.target)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CapsNet", "FastCapsNet"])
 def test_compilers_get_the_fast_convolution_and_routing_and_exporters_do_not(name):
     network, images, graphs = NETWORKS[name](), torch.rand(4, 1, 12, 12), []

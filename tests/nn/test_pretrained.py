@@ -282,6 +282,7 @@ def test_coefficients_of_another_network(folded):
         FastCapsNet.from_pretrained(folded)
 
 
+@pytest.mark.slow
 def test_loading_does_not_start_the_compiler():
     loads = "import sys; from fastcaps import FastCapsNet; FastCapsNet.from_pretrained('mnist')"
     script = f"{loads}; sys.exit('torch._dynamo' in sys.modules)"

@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
 from benchmarks.serving import server
+from packaging.requirements import Requirement
 from tests.serving.conftest import PREDICT, request
 
 ROOT = Path(__file__).parent.parent.parent
@@ -40,17 +43,41 @@ def environment(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def install(environment, tmp_path_factory):
-    """Install an extra of the wheel."""
+    """Install the wheel, and link what an extra of it needs from here: nothing else can be imported."""
     folder = tmp_path_factory.mktemp("wheel")
     pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
     [wheel] = folder.iterdir()
+    python = environment / "bin" / "python"
+    pip("--python", python, "install", "--quiet", "--no-compile", "--no-deps", wheel)
+    [site] = environment.glob("lib/*/site-packages")
+    [ours] = distributions(name="fastcaps", path=[str(site)])
 
     def install(extra: str, models: bool = False) -> None:
-        constraints: list[str | Path] = ["--no-compile", "-c", ROOT / "constraints.txt"]
-        packages: list[str | Path] = [f"{wheel}[{extra}]", *([ROOT / "models"] if models else [])]
-        pip("--python", environment / "bin" / "python", "install", "--quiet", *constraints, *packages)
+        if models:
+            pip("--python", python, "install", "--quiet", "--no-compile", "--no-deps", ROOT / "models")
+        for needed in needed_by(ours, extra):
+            for file in needed.files or ():
+                target = site / file.parts[0]
+                if file.parts[0] != ".." and not target.exists():
+                    target.symlink_to(Path(str(needed.locate_file(file.parts[0]))))
 
     return install
+
+
+def needed_by(package: Distribution, extra: str = "") -> Iterator[Distribution]:
+    """All that a package with an extra of it requires, and what that requires."""
+    for text in package.requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            if requirement.name == package.name:  # extras of its own
+                for other in requirement.extras:
+                    yield from needed_by(package, other)
+            else:
+                other_package = distribution(requirement.name)
+                assert requirement.specifier.contains(other_package.version, prereleases=True)
+                yield other_package
+                for other in ("", *requirement.extras):
+                    yield from needed_by(other_package, other)
 
 
 def test_prediction_without_pytorch(environment, install, digits, tmp_path):

@@ -20,6 +20,7 @@ def check(load, serial):
         assert document["images"][0]["fast"]["lengths"] == serial[number % len(serial)]
 
 
+@pytest.mark.slow
 def test_many_clients_get_the_serial_answers(mnist, digits, serial):
     with background({"mnist": mnist}, Settings(queue=128)) as address:
         load = asyncio.run(run_load(address, PREDICT, digits, requests=300, clients=100))
@@ -48,6 +49,7 @@ def test_a_request_that_waits_too_long_is_told(mnist, digits):
     assert response.json["error"] == "there was no answer within 0.001 s: try again"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM")
 def test_sigterm_loses_nothing(digits, serial):
     with server([*SERVE, "--threads", "1", "--queue", "300"]) as running:
@@ -63,6 +65,7 @@ def test_sigterm_loses_nothing(digits, serial):
     check(load, serial)
 
 
+@pytest.mark.slow
 def test_hostile_requests_are_refused_and_leave_nothing_behind(digits, serial):
     with server([*SERVE, "--threads", "1"]) as running:
         outcomes = asyncio.run(attack(running.address, hostile_requests(digits, PREDICT, 200, seed=1)))

@@ -49,6 +49,7 @@ def test_drawing_and_uploading_without_pytorch(address, digits, tmp_path):
         assert accessibility_problems(page) == []
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_key_is_asked_for(mnist):
     with (

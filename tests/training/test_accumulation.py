@@ -21,6 +21,7 @@ from fastcaps.training.accumulation import accumulate_split, available_memory, p
 GB = 10**9
 
 
+@pytest.mark.slow
 @given(
     counts=st.lists(st.integers(0, 20), min_size=2, max_size=30),
     size=st.integers(1, 6),
@@ -69,6 +70,7 @@ def test_available_memory_is_half_of_the_least_that_is_free(monkeypatch):
 _CLASS = 3 * small_config().lower_capsules * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1, 2 * _CLASS, 3 * _CLASS, None])
 @pytest.mark.parametrize("method", ["per_class", "columns", "pooled"])
 def test_parts_give_the_same_matrix(memory, method):

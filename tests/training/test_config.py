@@ -41,6 +41,7 @@ def test_reading_changing_and_writing(tmp_path):
     assert TrainConfig.from_dict(tomllib.loads(changed.to_toml("a comment"))) == changed
 
 
+@pytest.mark.slow
 @given(st.text(), st.floats(1e-9, 1, allow_nan=False), st.lists(st.integers(1, 9)))
 def test_every_value_is_read_back(text, number, numbers):
     config = TrainConfig().changed(out=text, learning_rate=number, decoder=numbers)

@@ -47,6 +47,7 @@ def check_result(run, data, history):
     assert right / len(data.test) == history[-1].test_accuracy
 
 
+@pytest.mark.slow
 def test_a_new_network_with_coefficients_from_a_file(data, config, tmp_path):
     torch.manual_seed(5)
     other = CapsNet(config)
@@ -108,6 +109,7 @@ def test_dynamic_epochs_on_a_part_of_the_images(data, config, tmp_path):
     assert rates == sorted(rates, reverse=True)
 
 
+@pytest.mark.slow
 def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_path):
     history = trainer(data, config, tmp_path / "long", epochs=14, dynamic_epochs=2, reinit=True, test_every=14).fit()
     assert history[-1].loss < 0.7 * history[2].loss
@@ -190,6 +192,7 @@ def test_the_routing_layer_alone_is_trained(data, config, tmp_path):
         assert Run.open(tmp_path / name).about.settings.routing_only is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing_only", [False, True])
 def test_distillation_brings_the_capsules_nearer_to_those_of_dynamic_routing(data, config, tmp_path, routing_only):
     trainer(data, config, tmp_path / "dynamic").fit()

@@ -57,6 +57,7 @@ def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
     assert trainer(data, config, tmp_path, epochs=1).fit(resume=True) == Run.open(tmp_path).metrics()
 
 
+@pytest.mark.slow
 def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     reports: list[Report] = []
     history = trainer(data, config, tmp_path, reports.append, epochs=12, test_every=12, about={"command": "x"}).fit()
@@ -198,6 +199,7 @@ def test_only_a_second_ctrl_c_is_granted_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validation", [0, 12])
 def test_what_is_stopped_while_it_measures_has_its_epoch(data, config, tmp_path, validation):
     whole = trainer(data, config, tmp_path / "whole", validation=validation, test_every=1)
@@ -309,6 +311,7 @@ def test_weights_that_break_in_the_last_step_are_no_result(data, config, tmp_pat
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_capsules_that_saturate_stop_the_run(data, config, tmp_path):
     run = trainer(data, config, tmp_path, epochs=30, learning_rate=1e-9)
     with torch.no_grad():

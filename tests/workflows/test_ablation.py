@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from fastcaps import workflows
 
 
+@pytest.mark.slow
 def test_variants_from_python(run, data, tmp_path):
     result = workflows.ablate(
         run,

@@ -8,6 +8,7 @@ from fastcaps.master import KMeans, Similarity
 from fastcaps.training import Run
 
 
+@pytest.mark.slow
 def test_coefficients_of_the_run_and_of_a_file(run, data, tmp_path):
     before = Run.open(run).master()
     result = workflows.accumulate(run, tmp_path / "m.st", filters=[Similarity(), KMeans()], data=data, device="cpu")

@@ -59,6 +59,7 @@ def own(trained, tmp_path) -> tuple[Path, Path]:
     return images, run
 
 
+@pytest.mark.slow
 def test_a_folder_that_moved_is_recognized(own, tmp_path, recwarn):
     images, run = own
     moved = images.rename(tmp_path / "elsewhere")
@@ -70,6 +71,7 @@ def test_a_folder_that_moved_is_recognized(own, tmp_path, recwarn):
     assert not [entry for entry in recwarn if "images" in str(entry.message)]
 
 
+@pytest.mark.slow
 def test_a_folder_that_grew_keeps_its_test_images(own):
     images, run = own
     before = workflows.evaluate(run)

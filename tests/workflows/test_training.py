@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from tests.data import tiny
 from tests.training.conftest import make_data
 
 from fastcaps import workflows
@@ -107,7 +108,9 @@ def test_distillation_takes_the_coefficients_of_the_run(run, tmp_path):
         workflows.train(make_data(), tmp_path / "refused", loggers=[], **options)
 
 
-def test_all_settings_at_once(tmp_path):
+@pytest.mark.slow
+def test_all_settings_at_once(tmp_path, monkeypatch):
+    tiny.use_few_digits(monkeypatch)
     network = {name: value for name, value in TINY.items() if name not in ("batch_size", "warmup")}
     settings = TrainSettings(epochs=1, batch_size=16, warmup=2, seed=3)
     result = workflows.train("digits", tmp_path / "run", settings=settings, loggers=[], **network)
@@ -131,9 +134,11 @@ class _Interrupt(Logger):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupted_run_needs_nothing_but_its_folder(tmp_path):
+@pytest.mark.slow
+def test_an_interrupted_run_needs_nothing_but_its_folder(tmp_path, monkeypatch):
+    tiny.use_few_digits(monkeypatch)
     with pytest.raises(TrainingInterrupted, match="interrupted: workflows.train.resume='.*stopped'. resumes the run"):
-        workflows.train("digits", tmp_path / "stopped", loggers=[_Interrupt(20)], **TINY, epochs=2)
+        workflows.train("digits", tmp_path / "stopped", loggers=[_Interrupt(13)], **TINY, epochs=2)
     assert json.loads((tmp_path / "stopped" / "run.json").read_text())["state"] == "interrupted"
     workflows.train(resume=tmp_path / "stopped", loggers=[])
     workflows.train("digits", tmp_path / "whole", loggers=[], **TINY, epochs=2)
