@@ -61,6 +61,7 @@ def test_its_card_is_up_to_date(name):
     assert (folder / "README.md").read_text() == card(folder), "run python -m tools.bundle --cards"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_both_networks_open_by_name_and_agree_with_their_files(name):
     model, fast = CapsNet.from_pretrained(name), FastCapsNet.from_pretrained(name)

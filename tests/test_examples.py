@@ -8,7 +8,9 @@ from typer.main import get_command
 
 from fastcaps.cli import app
 
-EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix not in (".py", ".ipynb"))
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").iterdir() if path.is_file() and path.suffix not in (".py", ".ipynb")
+)
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 DOCUMENTATION = "".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 # `launch` is each script's own function that starts fastcaps under torchrun.

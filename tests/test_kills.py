@@ -175,6 +175,7 @@ def test_files_are_removed_with_others_or_not_at_all(tmp_path: Path) -> None:
     check_every_kill({"x": b"1", "y": b"1"}, {"x": None, "y": b"2"}, tmp_path / "kills", lambda place: None)
 
 
+@pytest.mark.slow
 def test_master_and_folded_network_of_different_runs_are_refused(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)

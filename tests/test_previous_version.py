@@ -47,6 +47,7 @@ def test_model_folders(run):
     torch.testing.assert_close(coefficients, answers["coefficients"], atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_master_files(run):
     master = fastcaps.MasterCoefficients.load(FILES / run / "master.safetensors")

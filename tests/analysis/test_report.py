@@ -13,6 +13,8 @@ from fastcaps.analysis.figures import page_svg
 from fastcaps.analysis.report import report_page
 from fastcaps.analysis.report_data import ReportSettings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report():
@@ -30,7 +32,6 @@ def page(report):
     return report_page(report, {name: page_svg(figure) for name, figure in report.figures.items()})
 
 
-@pytest.mark.slow
 def test_numbers_carry_their_places_and_names_are_escaped(report, page):
     values = report.to_dict()
     shown = re.findall(r'<data value="([^"]*)" data-path="([^"]*)" data-format="([^"]*)">([^<]*)</data>', page)

@@ -49,6 +49,7 @@ def test_numbers_are_those_of_the_parts(small_model):
     np.testing.assert_allclose(numbers["tuning"]["dynamic"]["lengths"][2], np.mean(own, axis=0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_iteration_has_no_correlations_and_says_so(small_model):
     config = type(small_model.config).from_dict({**small_model.config.to_dict(), "iterations": 1})
     report, _, _ = built(CapsNet(config).double())

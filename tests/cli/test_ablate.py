@@ -54,6 +54,7 @@ def test_without_held_out_images_nothing_is_chosen(images, tmp_path):
     assert not (run / "ablation.json").exists()
 
 
+@pytest.mark.slow
 def test_wrong_use(run):
     for options, message in (
         (["--filter", "some"], "--filter some: expected none, correct, similarity, kmeans, em, or several of these"),

@@ -90,6 +90,7 @@ def test_a_table_for_people_and_the_runs_own_files(run):
     assert "Images kept" not in after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -139,6 +140,7 @@ def test_interrupted_while_observing(run, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_validation_images_are_not_accumulated(images, tmp_path):
     run = tmp_path / "run"
     trained = invoke("train", "--data", images, "--out", run, "--validation", 6, *SMALL)

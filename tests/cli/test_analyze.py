@@ -153,6 +153,7 @@ def test_figures_as_files(report, runs, tmp_path, monkeypatch):
     assert json.loads((report.parent / "evaluation.json").read_text())["images"] == 15
 
 
+@pytest.mark.slow
 def test_errors(runs, tmp_path):
     shipped = invoke("analyze", "mnist", code=1).stderr
     assert shipped == "error: mnist comes with fastcaps and is not written to: name another place to write to (out)\n"

@@ -60,6 +60,7 @@ def test_both_names_are_refused_and_the_former_is_checked_like_the_present_one()
     assert CliRunner().invoke(app(), ["--kept", "-1"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_help_shows_only_present_names() -> None:
     text = CliRunner().invoke(app(), ["--help"]).stdout
     assert "--keep-fraction" in text

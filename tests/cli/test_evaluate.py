@@ -89,6 +89,7 @@ def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):
     assert f"{tmp_path / 'fewer'} was trained with other images (photos, fingerprint " in refused.stderr
 
 
+@pytest.mark.slow
 def test_former_options(run):
     done = invoke("evaluate", run, "--against", run, "--master", run / "master.safetensors", "--limit", 3)
     assert "warning: --against is deprecated, use --compare\n" in done.stderr

@@ -52,6 +52,7 @@ def test_predict_names_what_it_sees(file, pictures):
         assert entry["fast"]["runner_up"] != entry["fast"]["class"]
 
 
+@pytest.mark.slow
 def test_predict_prints_lines(file, pictures):
     said = invoke("predict", file, pictures / "left.png", pictures / "right-dark.png", "--threads", 1)
     header, first, second = (line.split() for line in said.stdout.splitlines())

@@ -75,6 +75,7 @@ def test_errors_of_config_files_are_one_line(tmp_path):
     assert "missing.toml" in invoke("train", "--config", "missing.toml", code=1).stderr
 
 
+@pytest.mark.slow
 def test_former_options(tmp_path):
     former: list[Any] = [option.replace("--set=", "--network=") for option in TINY]
     former += ["--dynamic-epochs", 1, "--afresh", "--refresh", 1]
@@ -140,6 +141,7 @@ def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
     assert "leave --out and --config out" in invoke("train", "--resume", run, "--out", run, code=2).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -70,6 +70,7 @@ def test_the_smallest_size_that_loses_no_more_than_allowed():
     assert nothing.step is nothing.steps[0]
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_from_its_folder(tmp_path):
     settings = CompressSettings(max_drop=100, **FAST)
     begun: list[Size] = []

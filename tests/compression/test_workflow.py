@@ -14,6 +14,8 @@ from fastcaps.compression import CompressSettings, RefitSettings, Size
 from fastcaps.data import batches
 from fastcaps.training import Run, Trainer, TrainSettings
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = CompressSettings(max_drop=100, held_out=30, batch_size=32, refit=RefitSettings(epochs=1))
 
 
@@ -44,7 +46,6 @@ def compressed(source, tmp_path_factory):
     return folder, result
 
 
-@pytest.mark.slow
 def test_the_result_says_what_was_tried(compressed):
     folder, result = compressed
     assert result.size == Size(1, 1)
@@ -61,7 +62,6 @@ def test_the_result_says_what_was_tried(compressed):
     assert "Accuracy after pruning" in repr(result)
 
 
-@pytest.mark.slow
 def test_the_folder_is_a_run_whose_folded_network_is_the_compressed_one(compressed):
     folder, result = compressed
     run = Run.open(folder)
@@ -85,7 +85,6 @@ def test_it_is_exported_in_float32_and_int8(compressed, tmp_path):
         assert file.stat().st_size > 0
 
 
-@pytest.mark.slow
 def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
     folder, result = compressed
     again = workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)

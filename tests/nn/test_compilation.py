@@ -56,6 +56,7 @@ def test_compile(name):
     torch.testing.assert_close(capsules(compiled(images)), capsules(network(images)), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiled_network_trains():
     network, images = capsnet(), torch.rand(4, 1, 12, 12)
     lengths = torch.compile(network, backend="aot_eager")(images).lengths

@@ -29,6 +29,7 @@ def pixels(image):
     return np.frombuffer(base64.b64decode(image["pixels"]), np.uint8).reshape(shape)
 
 
+@pytest.mark.slow
 def test_both_routings_in_one_answer(address, digits, serial):
     [image] = request(address, "POST", PREDICT + "?routing=both", digits[0]).json["images"]
     assert image["fast"]["lengths"] == serial[0]

@@ -31,6 +31,7 @@ def test_many_clients_get_the_serial_answers(mnist, digits, serial):
     assert calls < 300 / 4
 
 
+@pytest.mark.slow
 def test_overload_is_refused_with_a_time_to_come_back(mnist, digits, serial):
     with background({"mnist": mnist}, Settings(queue=8, max_images=8, max_batch=4)) as address:
         load = asyncio.run(run_load(address, PREDICT, digits, requests=200, clients=64, retry=False))

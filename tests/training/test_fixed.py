@@ -83,6 +83,7 @@ def test_softmax_networks_start_at_an_equal_share(config):
     torch.testing.assert_close(uniform.values, torch.full_like(uniform.values, 1 / 3))
 
 
+@pytest.mark.slow
 def test_dynamic_epochs_then_fixed(data, config, tmp_path):
     reports: list[Report] = []
     run = trainer(data, config, tmp_path, reports.append, epochs=10, dynamic_epochs=4, test_every=10)
@@ -135,6 +136,7 @@ def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_
     assert same(model.state_dict(), new.state_dict())
 
 
+@pytest.mark.slow
 def test_coefficients_are_refreshed(data, config, tmp_path):
     epochs: list[int] = []
 
@@ -164,6 +166,7 @@ def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
         trainer(data, config, tmp_path, master=filtered, epochs=2, refresh_every=1)
 
 
+@pytest.mark.slow
 def test_with_a_validation_split_weights_and_coefficients_are_of_the_best_epoch(data, config, tmp_path):
     run = trainer(data, config, tmp_path, epochs=6, dynamic_epochs=2, refresh_every=1, validation=12)
     history = run.fit()
@@ -209,6 +212,7 @@ def test_distillation_brings_the_capsules_nearer_to_those_of_dynamic_routing(dat
     assert distances[1] < distances[0]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_teacher(data, config, tmp_path):
     master = uniform_coefficients(config)
 
@@ -290,6 +294,7 @@ def test_a_run_that_died_before_a_write_resumes(whole, data, config, tmp_path, w
         assert same(weights(folder / part), weights(tmp_path / part))
 
 
+@pytest.mark.slow
 def test_a_given_file_is_kept_and_resumed_with(data, config, tmp_path):
     master = uniform_coefficients(config)
     trainer(data, config, tmp_path / "whole", master=master).fit()

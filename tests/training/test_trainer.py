@@ -98,6 +98,7 @@ def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     assert reports[0].images_per_second > 0
 
 
+@pytest.mark.slow
 def test_two_runs_are_the_same_and_seeds_differ(data, config, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         trainer(data, config, tmp_path / name, seed=seed).fit()
@@ -229,6 +230,7 @@ def test_a_run_that_died_before_a_write_resumes(whole, data, config, tmp_path, w
     assert untimed(history) == untimed(Run.open(whole).metrics())
 
 
+@pytest.mark.slow
 def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):
     def prepared(out, observe=lambda report: None):
         run = trainer(data, config, out, observe)

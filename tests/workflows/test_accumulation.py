@@ -26,6 +26,7 @@ def test_coefficients_of_the_run_and_of_a_file(run, data, tmp_path):
     assert final.to_dict() == {"master": str(final.path), **final.coefficients.summary()}
 
 
+@pytest.mark.slow
 def test_what_is_refused(run, data, tmp_path):
     with pytest.raises(ValueError, match="device 'cuda:7' can't be used here .*: try auto or cpu"):
         workflows.accumulate(run, tmp_path / "m.st", device="cuda:7", data=data)

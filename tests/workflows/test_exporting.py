@@ -8,6 +8,7 @@ from fastcaps.runtime import load
 from fastcaps.training import Run
 
 
+@pytest.mark.slow
 def test_export_of_a_run(run, data, tmp_path):
     result = workflows.export(run, tmp_path / "m.onnx", data=data, limit=30, threads=1)
     assert (result.routing, result.precision, result.check.images) == ("fast", "float32", 30)

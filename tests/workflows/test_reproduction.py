@@ -22,6 +22,7 @@ def test_status_of_runs_that_are_not_begun(tmp_path):
     assert "training left" in repr(status)
 
 
+@pytest.mark.slow
 def test_report_of_finished_runs_without_pytorch(tmp_path):
     script = f"""
 import sys

@@ -146,6 +146,7 @@ def test_an_interrupted_run_needs_nothing_but_its_folder(tmp_path, monkeypatch):
     assert Run.open(tmp_path / "stopped").about.state == "finished"
 
 
+@pytest.mark.slow
 def test_a_run_is_extended(tmp_path):
     folder = tmp_path / "run"
     options: dict[str, Any] = {**TINY, "decay": "cosine", "loggers": []}
