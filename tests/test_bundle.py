@@ -109,6 +109,7 @@ def test_a_run_that_is_not_finished(run, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_a_compressed_network(run, package, tmp_path, monkeypatch):
     monkeypatch.setattr("fastcaps.workflows.compression.time_networks", lambda networks: ())
     workflows.accumulate(run, threads=1)
