@@ -1,7 +1,9 @@
 """Settings for all tests: reproducible, in one thread, slow files first."""
 
+import functools
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -64,6 +66,17 @@ def _seeded() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def operators_read_once() -> Iterator[None]:
+    """Let PyTorch's exporter keep the operators that it knows: it reads the sources of all again for every export."""
+    from torch.onnx._internal.exporter import _registration
+
+    library = _registration.onnxscript_apis  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "get_torchlib_ops", functools.cache(library.get_torchlib_ops))
+        yield
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def exists(words: list[str]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [*PAGES, *REFERENCE], ids=name_of)
-@pytest.mark.usefixtures("small_world", "unrendered")
+@pytest.mark.usefixtures("small_world", "unrendered", "operators_read_once")
 def test_what_a_page_shows_runs(page):
     with mpl.rc_context():
         Page(page).run()

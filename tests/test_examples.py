@@ -33,6 +33,7 @@ def test_examples_call_documented_commands(path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("operators_read_once")
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_python_examples_run(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

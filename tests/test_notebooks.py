@@ -36,7 +36,7 @@ def test_notebooks_are_stored_with_their_outputs(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-@pytest.mark.usefixtures("small_world", "unrendered")
+@pytest.mark.usefixtures("small_world", "unrendered", "operators_read_once")
 def test_notebooks_run(path, monkeypatch):
     monkeypatch.setitem(SETS, "mnist", MNIST)  # its test images come with the package
     monkeypatch.delenv("FASTCAPS_DATA")

@@ -63,7 +63,7 @@ def test_routing_and_its_gradient_by_autograd_inside_the_closed_form():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unrendered")
+@pytest.mark.usefixtures("unrendered", "operators_read_once")
 def test_the_whole_way(tmp_path, monkeypatch):
     """Train, accumulate, fold, evaluate, analyze, export (PyTorch's exporter takes over) by the command line."""
     tiny.use_few_digits(monkeypatch)

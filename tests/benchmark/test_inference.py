@@ -17,20 +17,22 @@ from fastcaps.benchmark.plain import ConvolutionalBaseline, PlainCapsNet
 from fastcaps.benchmark.results import EngineTime, RoutingTime
 from fastcaps.cli import app
 
+pytestmark = pytest.mark.usefixtures("operators_read_once")
 QUICK = inference.Settings.quick()
 INSTALLED = engines.installed_engines()
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
+    """The numbers of a benchmark with too little memory for large routing layers, and what was printed."""
     folder = tmp_path_factory.mktemp("bench")
-    arguments = ["bench", "--quick", "--no-memory", "--threads", "1", "--out", str(folder), "--json"]
-    result = CliRunner().invoke(app, arguments)
+    arguments = ["bench", "--quick", "--no-memory", "--threads", "1", "--out", str(folder)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "available_memory", lambda: 4 * 3 * (18 * 8 * 3 * 16 + 2 * 18 * 3 * 16))
+        result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    values = json.loads(result.stdout)
-    assert json.loads((folder / "bench.json").read_text()) == values
     assert (folder / "bench.png").read_bytes().startswith(b"\x89PNG")
-    return values
+    return json.loads((folder / "bench.json").read_text()) | {"printed": result.stdout}
 
 
 @pytest.mark.slow
@@ -58,7 +60,10 @@ def test_every_engine_at_every_batch(results):
 @pytest.mark.slow
 def test_growth_and_disturbance(results):
     sizes = {axis: sorted({row["size"] for row in results["growth"] if row["axis"] == axis}) for axis in QUICK.growth}
-    assert sizes == {axis: list(values) for axis, values in QUICK.growth.items()}
+    assert sizes == {axis: list(values) for axis, values in QUICK.growth.items()} | {
+        "lower capsules": [18],
+        "classes": [3],
+    }
     assert results["aims"] == []  # they are about the paper's network
     plain = [row["ms_per_image"] for row in results["engines"] if row["engine"] == engines.PLAIN]
     assert [(row["engine"], row["batch"]) for row in results["disturbance"]] == [(engines.PLAIN, 1), (engines.PLAIN, 2)]
@@ -96,16 +101,14 @@ def test_aims():
 
 
 @pytest.mark.slow
-def test_the_tables_and_what_needs_too_much_memory(monkeypatch):
-    monkeypatch.setattr(inference, "available_memory", lambda: 4 * 3 * (18 * 8 * 3 * 16 + 2 * 18 * 3 * 16))
-    result = CliRunner().invoke(app, ["bench", "--quick", "--no-memory", "--threads", "1", "--batch", "3"])
-    assert result.exit_code == 0, result.output
-    assert "lower capsules: 36 was not measured: it needs more than half of the free memory" in result.stdout
-    assert "lower capsules: 18 was" not in result.stdout
-    assert "Batch 3" in result.stdout
-    assert "The routing layer alone, batch 2 where" in result.stdout
+def test_the_tables_and_what_needs_too_much_memory(results):
+    printed = results["printed"]
+    assert "lower capsules: 36 was not measured: it needs more than half of the free memory" in printed
+    assert "lower capsules: 18 was" not in printed
+    assert "Batch 2" in printed
+    assert "The routing layer alone, batch 2 where" in printed
     for name in INSTALLED:
-        assert f"│ {name} " in result.stdout
+        assert f"│ {name} " in printed
 
 
 @pytest.mark.slow

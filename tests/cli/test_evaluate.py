@@ -47,6 +47,7 @@ def test_the_whole_way_with_ones_own_images(images, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     run = tmp_path / "run"
     invoke("train", "--data", images, "--out", run, *SMALL)
@@ -70,6 +71,7 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
     result = json.loads(invoke("evaluate", "mnist", "--compare", "mnist", "--limit", 20, "--json").stdout)
     assert (result["other"]["run"], result["other"]["routing"]) == ("mnist", "dynamic")
@@ -77,6 +79,7 @@ def test_a_network_that_comes_with_fastcaps_is_compared_with_by_name():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_only_runs_of_the_same_images_are_compared(run, images, tmp_path):
     invoke("train", "--data", images, "--out", tmp_path / "all", *SMALL)
     invoke("evaluate", run, "--compare", tmp_path / "all")

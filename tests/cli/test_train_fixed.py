@@ -11,6 +11,7 @@ from tests.cli.commands import SMALL, invoke
 from fastcaps import CapsNet, FastCapsNet, MasterCoefficients
 from fastcaps.nn.pretrained import weights_hash
 
+pytestmark = pytest.mark.usefixtures("unrendered")
 FINETUNE = ["--epochs", "2", "--batch-size", "8", "--threads", "1"]
 
 

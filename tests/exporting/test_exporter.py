@@ -142,7 +142,7 @@ def real_images(count):
 @torch.no_grad()
 def test_every_engine_gives_the_same_answers_on_real_images(tmp_path):
     """Ordinary convolution is the reference; largest difference of lengths and changed answers of all the others."""
-    training, images, labels = real_images(40)
+    training, images, labels = real_images(16)
     for name, network in (
         ("fast", FastCapsNet.from_pretrained("mnist")),
         ("dynamic", CapsNet.from_pretrained("mnist")),

@@ -17,6 +17,8 @@ from fastcaps.cli import app
 from fastcaps.runtime import load
 from fastcaps.runtime.metadata import ModuleMetadata
 
+pytestmark = pytest.mark.usefixtures("operators_read_once")
+
 
 def network(routing=None):
     return nn.Sequential(
@@ -54,7 +56,7 @@ def folded(tmp_path_factory):
 def dynamic(tmp_path_factory):
     """A network with dynamic routing and its file."""
     torch.manual_seed(0)
-    model = network()
+    model = network(caps.DynamicRouting(2))
     path = tmp_path_factory.mktemp("dynamic") / "net.onnx"
     result = fastcaps.export(model, path, example=torch.rand(5, 3, 12, 12), class_names=CLASSES)
     assert model.training

@@ -14,15 +14,16 @@ def two_layers():
         nn.BatchNorm2d(6),
         nn.ReLU(),
         caps.PrimaryCapsules(6, types=3, dim=4, kernel_size=3),
-        caps.CapsuleLayer(27, 4, 5, 6, routing=caps.DynamicRouting(3, caps.Softmax())),
-        caps.CapsuleLayer(5, 6, 3, 8, bias=True),
+        caps.CapsuleLayer(27, 4, 5, 6, routing=caps.DynamicRouting(2, caps.Softmax())),
+        caps.CapsuleLayer(5, 6, 3, 8, routing=caps.DynamicRouting(2), bias=True),
     ).eval()
 
 
 def capsnet():
     config = fastcaps.CapsNetConfig.for_images(
-        12, 12, 1, classes=3, stem_channels=6, stem_kernel=3, capsule_types=3, lower_dimension=4, primary_kernel=3
-    )
+        *(12, 12, 1), classes=3, stem_channels=6, stem_kernel=3, capsule_types=3, lower_dimension=4, primary_kernel=3,
+        iterations=2,
+    )  # fmt: skip
     return fastcaps.CapsNet(config).eval()
 
 

@@ -9,6 +9,7 @@ from fastcaps.analysis.results import Evaluation
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_the_whole_test_set_goes_into_the_run_folder_and_a_part_nowhere(run, data, tmp_path):
     evaluation = workflows.evaluate(run, data=data, result_file=tmp_path / "result.json", command="made by hand")
     assert json.loads((run / "evaluation.json").read_bytes()) == json.loads(json.dumps(evaluation.to_dict()))
