@@ -22,6 +22,7 @@ class Hub(http.server.ThreadingHTTPServer):
         self.gated: set[str] = set()
         self.broken: set[str] = set()
         self.downloads: list[str] = []
+        self.sizes: dict[str, int] = {}
         self.address = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -88,7 +89,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 kinds = {"type": "file"}
                 self.answer(
                     [
-                        {**kinds, "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                        {
+                            **kinds,
+                            "path": name,
+                            "size": self.server.sizes.get(name, len(content)),
+                            "oid": hashlib.sha1(content).hexdigest(),
+                        }
                         for name, content in files.items()
                     ]
                 )
@@ -132,6 +138,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 entry = json.loads(line)
                 if entry["key"] == "file":
                     files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
+                elif entry["key"] == "deletedFile":
+                    del files[entry["value"]["path"]]
             self.server.repositories[match[1]]["main"] = files
             oid = commit(files)
             self.answer(

@@ -123,7 +123,7 @@ def test_errors_are_one_sentence(hub, monkeypatch):
         ("alice/nothing", FileNotFoundError, "neither a folder here nor a public repository .* check the name"),
         ("alice/private", FileNotFoundError, "if it is private, log in with hf auth login, or set HF_TOKEN$"),
         ("alice/gated", PermissionError, "alice/gated is gated: accept its terms on its page"),
-        ("alice/forbidden", OSError, "alice/forbidden"),
+        ("alice/forbidden", PermissionError, "the Hugging Face Hub doesn't allow this for alice/forbidden: log in"),
         ("alice/empty", FileNotFoundError, "alice/empty on the Hugging Face Hub has neither config.json nor run.json"),
         ("alice/half", FileNotFoundError, "model.safetensors does not exist: expected a folder with config.json and"),
         ("alice/damaged", ValueError, "model.safetensors is damaged or belongs to another model: its SHA-256 is"),
@@ -141,6 +141,13 @@ def test_errors_are_one_sentence(hub, monkeypatch):
         PermissionError, match="doesn't allow this for bob/new: log in with hf auth login, or set HF_TOK"
     ):
         model.push_to_hub("bob/new")
+    with pytest.raises(FileNotFoundError, match=r"a/b\.\.c is no folder here and no name of a repository"):
+        CapsNet.from_pretrained("a/b..c")
+    hub.downloads.clear()
+    monkeypatch.setitem(hub.sizes, "model.safetensors", 2**31)
+    with pytest.raises(ValueError, match="has .* bytes, expected at most 2,147,483,648"):
+        CapsNet.from_pretrained("alice/good")
+    assert not hub.downloads
     with pytest.raises(ValueError, match="'new' is no name of a repository: expected one such as user/name"):
         model.push_to_hub("new")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
@@ -184,11 +191,20 @@ def test_a_run_is_used_by_its_name(hub, tmp_path):
         assert hub.repositories[name]["main"]["README.md"] == expected
 
 
+def test_there_is_one_network_in_a_repository(hub, tmp_path):
+    shutil.copytree(RUN, tmp_path / "run")
+    Run.open(tmp_path / "run").push_to_hub("alice/run", token=fake.TOKEN)
+    hub.repositories["alice/run"]["main"]["notes.txt"] = b"mine"
+    CapsNet(CONFIG).push_to_hub("alice/run", token=fake.TOKEN)
+    files = {"config.json", "model.safetensors", "README.md", "notes.txt"}
+    assert set(hub.repositories["alice/run"]["main"]) == files
+
+
 def test_without_the_extra(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None)
-    for call in (bundled.resolve, CapsNet(CONFIG).push_to_hub):
-        with pytest.raises(
-            ModuleNotFoundError, match=r"needs huggingface_hub, not installed here: python -m pip install"
-        ):
-            call("alice/digits")
+    needed = "needs huggingface_hub, not installed here: python -m pip install"
+    with pytest.raises(FileNotFoundError, match=f"^alice/digits is no folder here; .* {needed}"):
+        bundled.resolve("alice/digits")
+    with pytest.raises(ModuleNotFoundError, match=needed):
+        CapsNet(CONFIG).push_to_hub("alice/digits")

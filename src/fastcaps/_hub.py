@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fastcaps._extras import require
+from fastcaps._progress import say
 from fastcaps._version import __version__
 
 _NAME = re.compile(r"[a-z0-9][\w.-]*/[a-z0-9][\w.-]*", re.ASCII | re.IGNORECASE)
@@ -17,13 +18,18 @@ FILES = (
     *("config.json", "model.safetensors", "master.safetensors"),
     *("model/config.json", "model/model.safetensors", "fast/config.json", "fast/model.safetensors"),
 )
+# That a repository's files may have together.
+_MOST_BYTES = 2**31
+# Of files in a folder that somebody may have misspelled.
+_SUFFIXES = (".onnx", ".json", ".safetensors", ".toml", ".png")
 _LOGIN = "log in with hf auth login, or set HF_TOKEN"
 
 
 def is_hub_name(name: str | Path) -> bool:
     """Return whether a name is that of a repository, ``user/name``: neither it nor a folder ``user`` exists here."""
     path = Path(name)
-    return _NAME.fullmatch(path.as_posix()) is not None and not path.exists() and not path.parent.exists()
+    is_name = _NAME.fullmatch(path.as_posix()) is not None and path.suffix not in _SUFFIXES
+    return is_name and not path.exists() and not path.parent.exists()
 
 
 def repository(folder: Path) -> str | None:
@@ -42,15 +48,21 @@ def download(name: str, revision: str | None = None, *, exported: bool = False) 
         revision: branch, tag or commit.
         exported: only what is needed to run the exported file.
     """
-    require(f"loading {name} from the Hugging Face Hub (there is no such folder here)", "huggingface_hub")
+    try:
+        require(f"loading {name} from the Hugging Face Hub", "huggingface_hub")
+    except ModuleNotFoundError as error:
+        raise FileNotFoundError(f"{name} is no folder here; {error}") from None
     from huggingface_hub import snapshot_download
 
+    say(f"{name} is no folder here: loading it from the Hugging Face Hub")
+    wanted = list(EXPORTED_FILES if exported else FILES)
     with _one_sentence(name, revision):
+        _check_size(name, revision, wanted)
         folder = Path(
             snapshot_download(
                 name,
                 revision=revision,
-                allow_patterns=list(EXPORTED_FILES if exported else FILES),
+                allow_patterns=wanted,
                 library_name="fastcaps",
                 library_version=__version__,
             )
@@ -61,6 +73,17 @@ def download(name: str, revision: str | None = None, *, exported: bool = False) 
             "push_to_hub uploaded"
         )
     return folder
+
+
+def _check_size(name: str, revision: str | None, wanted: list[str]) -> None:
+    """Refuse a repository of huge files; without a connection nothing is downloaded, so there is nothing to check."""
+    from huggingface_hub import HfApi, errors
+
+    with suppress(OSError, errors.HfHubHTTPError, _http_error()):
+        tree = HfApi(library_name="fastcaps").list_repo_tree(name, recursive=True, revision=revision)
+        size = sum(entry.size for entry in tree if entry.path in wanted and hasattr(entry, "size"))
+        if size > _MOST_BYTES:
+            raise ValueError(f"{name} on the Hugging Face Hub has {size:,} bytes, expected at most {_MOST_BYTES:,}")
 
 
 def upload(
@@ -74,6 +97,8 @@ def upload(
 ) -> str:
     """Upload files in one commit, create the repository if it doesn't exist, and return its address.
 
+    What another network left in the repository is removed in the same commit, so that there is one network in it.
+
     Args:
         name: of the repository, ``user/name``.
         files: their contents by path in the repository.
@@ -83,17 +108,20 @@ def upload(
         token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
     """
     require("push_to_hub", "huggingface_hub")
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is no name of a repository: expected one such as user/name")
     api = HfApi(token=token, library_name="fastcaps", library_version=__version__)
     with _one_sentence(name, None):
         address = api.create_repo(name, private=private, exist_ok=True)
-        if not api.file_exists(name, CARD):
+        present = set(api.list_repo_files(name))
+        if CARD not in present:
             files = {**files, CARD: card}
-        operations = [CommitOperationAdd(path, content) for path, content in files.items()]
-        api.create_commit(name, operations, commit_message=message or "Upload a network of fastcaps")
+        stale = sorted((present & set(FILES)) - set(files) - {CARD})
+        added = [CommitOperationAdd(path, content) for path, content in files.items()]
+        removed = [CommitOperationDelete(path) for path in stale]
+        api.create_commit(name, [*added, *removed], commit_message=message or "Upload a network of fastcaps")
     return str(address)
 
 
@@ -102,10 +130,12 @@ def _one_sentence(name: str, revision: str | None) -> Iterator[None]:
     """Say in one sentence why a repository can't be used."""
     from huggingface_hub import errors
 
-    # Without a connection the HTTP library's own errors come through; their base is one of this class.
-    http_error: type[Exception] = errors.HfHubHTTPError.__bases__[0]
     try:
         yield
+    except errors.HFValidationError:
+        raise FileNotFoundError(
+            f"{name} is no folder here and no name of a repository on the Hugging Face Hub: check the name"
+        ) from None
     except errors.GatedRepoError:
         raise PermissionError(f"{name} is gated: accept its terms on its page on the Hub, then {_LOGIN}") from None
     except errors.RepositoryNotFoundError:
@@ -118,6 +148,8 @@ def _one_sentence(name: str, revision: str | None) -> Iterator[None]:
             f"{name} has no revision {revision!r}: expected a branch, a tag or a commit of the repository"
         ) from None
     except errors.LocalEntryNotFoundError as error:
+        if _status(error.__cause__) in (401, 403):
+            raise _not_allowed(name) from None
         if isinstance(error.__cause__, errors.OfflineModeIsEnabled):
             reason, remedy = "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"
         else:
@@ -126,15 +158,29 @@ def _one_sentence(name: str, revision: str | None) -> Iterator[None]:
             f"{name} is neither a folder here nor cached, and the Hugging Face Hub can't be reached ({reason}): "
             f"check the name, or {remedy}"
         ) from None
-    except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError, http_error) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403) or isinstance(error, errors.LocalTokenNotFoundError):
-            raise PermissionError(f"the Hugging Face Hub doesn't allow this for {name}: {_LOGIN}") from None
+    except (errors.HfHubHTTPError, errors.LocalTokenNotFoundError, _http_error()) as error:
+        if _status(error) in (401, 403) or isinstance(error, errors.LocalTokenNotFoundError):
+            raise _not_allowed(name) from None
         raise ConnectionError(
             f"the Hugging Face Hub can't be used for {name} ({_reason(error)}): try again later"
         ) from None
 
 
+def _http_error() -> type[Exception]:
+    """Return the base of the HTTP library's errors, which come through where there is no connection."""
+    from huggingface_hub import errors
+
+    return errors.HfHubHTTPError.__bases__[0]
+
+
+def _not_allowed(name: str) -> PermissionError:
+    return PermissionError(f"the Hugging Face Hub doesn't allow this for {name}: {_LOGIN}")
+
+
+def _status(error: BaseException | None) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
 def _reason(error: BaseException) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    status = _status(error)
     return type(error).__name__ if status is None else f"HTTP status {status}"

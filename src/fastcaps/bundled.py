@@ -139,12 +139,16 @@ def resolve(name_or_folder: str | Path, *, exported: bool = False, revision: str
         raise ValueError(f"revision={revision!r} was given for {name}, expected a repository on the Hub: leave it out")
     if folder.exists() or name not in names():
         return folder
-    wanted = {ONNX} if exported else set(large_files(name))
-    for place in (FOLDER / name, _cached_folder(name)):
-        if not wanted & set(_missing(place, name)):
-            return place
-    _download(name, wanted)
-    return _cached_folder(name)
+    wanted, cached = {ONNX} if exported else set(large_files(name)), _cached_folder(name)
+    if not wanted & set(_missing(FOLDER / name, name)):
+        return FOLDER / name
+    if wanted & set(_missing(cached, name)):
+        _download(name, wanted)
+    # Large files may also have been put there by hand.
+    absent = [path for path in _DESCRIPTIONS if not (cached / path).is_file()]
+    if absent:
+        write_atomically({cached / path: (FOLDER / name / path).read_bytes() for path in absent})
+    return cached
 
 
 def exported_file(name: str) -> Path:
@@ -241,7 +245,7 @@ def _state(name: str) -> str:
 
 
 def _download(name: str, wanted: set[str]) -> None:
-    """Complete the folder of a network in the cache: descriptions from the package, large files from their address."""
+    """Download large files of a network to the cache."""
     folder = _cached_folder(name)
     address = os.environ.get("FASTCAPS_MODELS_URL") or PUBLISHED
     with created_folder(folder), created_folder(folder / "model"):
@@ -255,7 +259,6 @@ def _download(name: str, wanted: set[str]) -> None:
             except DownloadError as error:
                 tried = f"tried {error}" if address else "FASTCAPS_MODELS_URL names no address"
                 raise FileNotFoundError(_not_found(name, wanted, tried)) from None
-        write_atomically({folder / path: (FOLDER / name / path).read_bytes() for path in _DESCRIPTIONS})
 
 
 def _not_found(name: str, wanted: set[str], tried: str) -> str:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from fastcaps.runtime import file, load
 from fastcaps.runtime.file import checked, sealed
+from fastcaps.runtime.metadata import read_metadata
 
 
 def test_any_onnx_tool_reads_it(model_file):
@@ -172,3 +173,13 @@ def test_a_field_that_others_would_read_as_another_one(model_file):
     assert file.checked(content, "whole") == content
     with pytest.raises(ValueError, match=r"model.onnx is not an ONNX file, or damaged: it can't be read to its end"):
         file.checked(file.sealed(content + hidden + b"\x00"), "model.onnx")
+
+
+@pytest.mark.parametrize("shape", [[], [0], [2] * 300_000, [2**27, 2]])
+def test_shapes_that_no_module_has_are_refused_at_once(shape):
+    about = {"format": 2, "fastcaps": "0.2.0", "routing": "fast", "precision": "float32", "batch": None, "input": ""}
+    about |= {"weights_sha256": "", "input_shape": shape, "input_type": "float32"}
+    about |= {"outputs": ["a"], "output_shapes": [[2]], "class_names": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"x.onnx is damaged: .*(expected at most 8|no sizes)") as caught:
+        read_metadata(json.dumps(about), "x.onnx")
+    assert len(str(caught.value)) < 300

@@ -11,8 +11,8 @@ from fastcaps.cli._common import Json, command, print_json, print_table
 def models(as_json: Json = False) -> None:
     """List the networks that come with fastcaps: their data, accuracy, size, and whether their files are here.
 
-    Missing files are downloaded when a network is first used. Other commands take the names in place of a run folder.
-    Accuracies are on the whole test set, of the weights as they are stored.
+    Missing files are downloaded from $FASTCAPS_MODELS_URL when a network is first used. Other commands take the names
+    in place of a run folder. Accuracies are on the whole test set, of the weights as they are stored.
 
     Example:  fastcaps models
     """

@@ -135,7 +135,7 @@ class CapsuleNetwork(nn.Module, ABC):
 
         Args:
             name: of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added if it
-                has none.
+                has none; another network in it is replaced.
             message: of the commit.
             private: whether a new repository is private; by default as the account says.
             token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.

@@ -2,7 +2,7 @@
 
 Each data set has an effect of its own, known up to its error, and the question is for the mean of the effects. The
 variance between data sets is DerSimonian and Laird's (1986); the interval of the mean is Hartung and Knapp's (2001),
-which holds for few data sets, too.
+which holds for few data sets, too, and is never narrower than errors of measurement alone make it.
 """
 
 import math
@@ -85,6 +85,8 @@ def pool(effects: Sequence[Effect]) -> Pooled:
     if count == 1:
         return Pooled(mean, None, 0.0)
     rest = sum(w * (effect.value - mean) ** 2 for w, effect in zip(weights, effects, strict=True))
+    # At least what the errors of measurement alone would give: few effects may agree by chance.
+    rest = max(rest, count - 1)
     half = student_quantile(count - 1) * math.sqrt(rest / ((count - 1) * sum(weights)))
     return Pooled(mean, (mean - half, mean + half), math.sqrt(between))
 

@@ -14,7 +14,7 @@ from fastcaps.runtime import structure
 # Formats of files with a CapsNet, which have its configuration, and of files with any other module.
 CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
 # Numbers that an input may have.
-_MOST = 2**27
+_MOST, _MOST_AXES = 2**27, 8
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,15 @@ class ModuleMetadata(Metadata):
         super().__post_init__()
         if len(self.outputs) != len(self.output_shapes):
             raise ValueError(f"{len(self.outputs)} outputs have {len(self.output_shapes)} shapes")
-        if not 0 < math.prod(self.input_shape) <= _MOST or min(self.input_shape) < 1:
-            raise ValueError(
-                f"input_shape is {self.input_shape}, expected sizes of at least 1, at most {_MOST:,} together"
-            )
+        for shape in (self.input_shape, *self.output_shapes):
+            # The number of sizes comes first: the product of very many takes minutes.
+            if len(shape) > _MOST_AXES or min(shape, default=1) < 1 or math.prod(shape) > _MOST:
+                raise ValueError(
+                    f"a shape has {len(shape)} sizes, {shape[:_MOST_AXES]} first: expected at most {_MOST_AXES} of at "
+                    f"least 1, {_MOST:,} together"
+                )
+        if not self.input_shape:
+            raise ValueError("input_shape has no sizes, expected at least one")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from fastcaps._images import no_bombs
 from fastcaps._machine import processors
 from fastcaps.runtime.pictures import Invert
+from fastcaps.runtime.session import check_finite
 from fastcaps.serving.answers import (
     Answer,
     Coefficients,
@@ -263,6 +264,7 @@ def _explored(model: ServedModel, network: "TrainedNetwork", picture: Prepared) 
         capsules, lengths, milliseconds = output.capsules[0], output.lengths[0], 1000 * (time.perf_counter() - begun)
     else:
         capsules, lengths, milliseconds = network.run(picture.pixels, model.routing)
+    check_finite(lengths[None])
     label = int(lengths.argmax())
     routing = network.explore(picture.pixels, label)
     dynamic = routing.dynamic
