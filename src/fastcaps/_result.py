@@ -3,10 +3,13 @@
 import dataclasses
 import html
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType, UnionType
+from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -89,13 +92,18 @@ class Record:
         return _fields_as_json(self)
 
     @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """Return what `to_dict` gave as an object; entries that are no fields are ignored.
+    def from_dict(cls, values: Any, source: str | None = None) -> Self:
+        """Return what `to_dict` gave, of this or an earlier version; entries that are no fields are ignored.
+
+        Args:
+            values: the entries.
+            source: what errors call them, such as a file name.
 
         Raises:
             ValueError: a field is missing or has another type; the message names it.
         """
-        return convert_json(values, cls, f"the {cls.__name__}")
+        source = source or f"the {cls.__name__}"
+        return convert_json(_as_fields(cls, values, source), cls, source)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -104,7 +112,12 @@ class Record:
         Raises:
             ValueError: the file is damaged; the message names the file and the field.
         """
-        return read_json(Path(path), cls)
+        return cls.from_dict(read_json(Path(path), Any), str(path))
+
+    @classmethod
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Return entries of an earlier version as this one writes them; raise ValueError for what can't be read."""
+        return values
 
 
 class Result(Record):
@@ -152,7 +165,10 @@ class ShortRepr:
 
 
 def plain(value: Any) -> Any:
-    """Return a value for JSON: dataclasses become dictionaries, arrays and tuples lists, paths texts, NaN None."""
+    """Return a value for JSON: dataclasses become dictionaries, arrays and tuples lists, paths texts.
+
+    Numbers that are not finite, which JSON doesn't have, become None.
+    """
     if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -163,7 +179,7 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, list | tuple | range):
         return [plain(entry) for entry in value]
-    if isinstance(value, float) and value != value:  # NaN
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -196,16 +212,6 @@ def json_field(
     return dataclasses.field(default_factory=default_factory, metadata=metadata)
 
 
-def gather_flat(cls: type, values: Any) -> Any:
-    """Return a JSON object with the entries that are no fields of a dataclass in its flat one, as its fields are."""
-    if not isinstance(values, dict):
-        return values
-    flat = next(field.name for field in dataclasses.fields(cls) if field.metadata.get("flat"))
-    names = {field.name for field in dataclasses.fields(cls)} - {flat}
-    own = {name: value for name, value in values.items() if name in names}
-    return {**own, flat: {name: value for name, value in values.items() if name not in names}}
-
-
 def json_key(field: dataclasses.Field[Any]) -> str:
     """Return the name of a field in JSON: its own, or ``key`` of its metadata where that is no Python name."""
     return field.metadata.get("key") or field.name
@@ -219,3 +225,42 @@ def _fields_as_json(value: Any) -> dict[str, Any]:
             continue
         entries |= plain(entry) if field.metadata.get("flat") else {json_key(field): plain(entry)}
     return entries
+
+
+def _as_fields(kind: Any, value: Any, source: str) -> Any:
+    """Return JSON with the names and the nesting that the fields of a type have: undo what `_fields_as_json` does."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        options = [option for option in args if option is not NoneType]
+        return _as_fields(options[0], value, source) if value is not None and len(options) == 1 else value
+    if kind is float and value is None:
+        return math.nan
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _entries_as_fields(kind, value, source)
+    if isinstance(value, dict) and origin in (dict, Mapping):
+        return {name: _as_fields(args[1], entry, source) for name, entry in value.items()}
+    if isinstance(value, list | tuple) and (origin in (list, Sequence) or (origin is tuple and args[1:] == (...,))):
+        return [_as_fields(args[0], entry, source) for entry in value]
+    return value
+
+
+def _entries_as_fields(kind: Any, values: dict[str, Any], source: str) -> dict[str, Any]:
+    if issubclass(kind, Record):
+        values = kind.stored(values, source)
+    types, fields = _field_types(kind), dataclasses.fields(kind)
+    flat = {field.name: set(_field_types(types[field.name])) for field in fields if field.metadata.get("flat")}
+    own = {json_key(field): field.name for field in fields if field.name not in flat}
+    entries = {name: values[key] for key, name in own.items() if key in values}
+    for name, known in flat.items():
+        others = set(own).union(*(names for other, names in flat.items() if other != name)) - (known - set(own))
+        entries[name] = {key: value for key, value in values.items() if key not in others}
+    return {name: _as_fields(types[name], value, source) for name, value in entries.items()}
+
+
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields by name; none for another type."""
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    types = get_type_hints(kind)
+    return {field.name: types[field.name] for field in dataclasses.fields(kind)}

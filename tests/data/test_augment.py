@@ -135,7 +135,7 @@ def test_settings_that_cannot_be(settings, message):
 
 
 def test_unknown_settings():
-    with pytest.raises(ValueError, match=r"the augmentation has unknown entries: hue, zoom"):
+    with pytest.raises(ValueError, match=r"the Augmentation has unknown entries: hue, zoom"):
         Augmentation.from_dict({"zoom": 1, "hue": 2})
 
 

@@ -88,7 +88,7 @@ def changed(**changes):
 WRONG = [
     ("{", "mnist-max_min-0.json is not JSON: "),
     ([1], "mnist-max_min-0.json is damaged: expected object, got array"),
-    ({"state": "finished"}, "mnist-max_min-0.json is damaged: object missing required field metrics"),
+    ({"state": "finished"}, "mnist-max_min-0.json is not of a fastcaps run: it lacks data, settings or config"),
     (changed(evaluation__images="all"), "mnist-max_min-0.json is damaged: evaluation.images: expected int, got str"),
     (changed(data__name="cifar10"), r"is no run for the paper's table \(data is cifar10, expected mnist\)"),
     (changed(settings__seed=3), r"\(seed is 3, expected 0\): move it to another name"),

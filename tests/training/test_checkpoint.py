@@ -24,9 +24,9 @@ def test_progress_as_json_and_back() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"history": None}, "the progress is damaged: expected a list as its history"),
-        ({"history": [3]}, r"the progress is damaged: history\[0\]: expected object, got int"),
-        ({"epoch": "1"}, "the progress is damaged: epoch: expected int, got str"),
+        ({"history": None}, "the Progress is damaged: history: expected array, got null"),
+        ({"history": [3]}, r"the Progress is damaged: history\[0\]: expected object, got int"),
+        ({"epoch": "1"}, "the Progress is damaged: epoch: expected int, got str"),
         ({"epoch": 2}, "epoch is 2 and step 0, with the metrics of 1 epochs"),
         ({"step": -1}, "epoch is 1 and step -1, with the metrics of 1 epochs"),
         ({"sums": {"loss": 1.0}}, "the sums are {'loss': 1.0}, expected loss, correct and images"),
@@ -40,7 +40,10 @@ def test_damaged_progress(changes: dict[str, Any], words: str) -> None:
 def test_damaged_metrics(tmp_path: Any) -> None:
     run = Run(tmp_path)
     run.metrics_file.write_text('{"epoch": 1}\n')
-    with pytest.raises(ValueError, match=r"line 1 of .*metrics\.jsonl: a row of metrics is damaged: object missing"):
+    with pytest.raises(ValueError, match=r"line 1 of .*metrics\.jsonl is damaged: object missing"):
+        run.metrics()
+    run.metrics_file.write_text("[]")
+    with pytest.raises(ValueError, match=r"line 1 of .*metrics\.jsonl is damaged: expected object, got array"):
         run.metrics()
     run.metrics_file.write_bytes(b"\xff\n")
     with pytest.raises(ValueError, match=r"line 1 of .*metrics\.jsonl is not JSON"):

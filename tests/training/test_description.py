@@ -44,6 +44,14 @@ def test_a_run_of_an_earlier_version():
         ({"settings": {"epoch": 1}}, "file is damaged: epoch is no setting"),
         ({"settings": []}, "file is damaged: settings: expected object, got array"),
         ({"data": {**DATA, "name": ["mnist"]}}, r"file is damaged: data.name: expected str, got array"),
+        (
+            {"data": {**DATA, "call": {}}},
+            r"file is damaged: data\.call has no name_or_folder, expected a name or a folder",
+        ),
+        (
+            {"data": {**DATA, "provenance": {"kind": "folder", "images": 3}}},
+            r"file is damaged: data\.provenance\.images is 3, expected the numbers of train and test",
+        ),
         ({"state": "lost"}, "file is damaged: state: invalid enum value 'lost'"),
         ({"extended": [{"epochs": 1}]}, r"file is damaged: extended\[0\]: object missing required field new_epochs"),
     ],

@@ -1,10 +1,12 @@
 """Training: it learns, it resumes bit for bit, it stops where nothing can be gained."""
 
 import json
+import math
 import os
 import re
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -18,6 +20,7 @@ from fastcaps import CapsNet
 from fastcaps.data import Augmentation
 from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
+from fastcaps.training.description import InitialWeights
 from fastcaps.training.interrupts import stop_between_steps
 
 
@@ -55,6 +58,33 @@ def test_only_one_process_trains_into_a_folder(data, config, tmp_path):
 
     trainer(data, config, tmp_path, a_second, epochs=1).fit()
     assert trainer(data, config, tmp_path, epochs=1).fit(resume=True) == Run.open(tmp_path).metrics()
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        ({"machine": "my laptop", "rounded": True}, "about has machine, rounded, which the trainer itself writes"),
+        ({"fast_every": "2"}, "about is damaged: fast_every: expected int | null, got str"),
+        ({"init": {"run": "a"}}, "about is damaged: init: object missing required field weights"),
+    ],
+)
+def test_entries_for_run_json_are_checked_at_once(data, config, tmp_path, about, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        trainer(data, config, tmp_path, about=about)
+
+
+def test_a_measure_that_is_not_a_number_and_own_entries(data, config, tmp_path):
+    def measure(model, epoch):
+        return {"own": math.nan}
+
+    about = {"command": "train", "init": {"run": "a", "weights": "b"}, "own": {"entry": Path("x")}}
+    options = {"about": about, "measure": measure, "loggers": ["tensorboard"]}
+    trainer(data, config, tmp_path, epochs=1, **options).fit()
+    history = trainer(data, config, tmp_path, epochs=2, **options).fit(resume=True)
+    assert [math.isnan(metrics.measures["own"]) for metrics in Run.open(tmp_path).metrics()] == [True, True]
+    assert len(history) == 2
+    stored = Run.open(tmp_path).about
+    assert (stored.command, stored.init, stored.more) == ("train", InitialWeights("a", "b"), {"own": {"entry": "x"}})
 
 
 @pytest.mark.slow

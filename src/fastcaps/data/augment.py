@@ -101,12 +101,12 @@ class Augmentation(Record):
         return images[:, :, top : top + h, left : left + w]
 
     @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """Return the augmentation that `to_dict` described."""
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Refuse unknown entries."""
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
-            raise ValueError(f"the augmentation has unknown entries: {', '.join(unknown)}")
-        return cls(**values)
+            raise ValueError(f"{source} has unknown entries: {', '.join(unknown)}")
+        return values
 
     def _checked(self, images: Tensor) -> tuple[int, int]:
         """Check images, and return height and width of the result."""

@@ -1,10 +1,13 @@
 """What `fastcaps.export` returns: the file, what it says about itself, and how it compares with the network."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
+from fastcaps._json import convert_json
 from fastcaps._result import Result, Table
-from fastcaps.runtime.metadata import CapsNetMetadata, Check, ModuleMetadata
+from fastcaps.runtime.metadata import CapsNetMetadata, Check, ModuleMetadata, read_metadata
 
 # Largest difference of a capsule's length, or of another output, from PyTorch's that float32 may have.
 TOLERANCE = 1e-3
@@ -33,6 +36,14 @@ def find_problem(check: Check, precision: str, max_drop: float) -> str | None:
     )
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """The entries of a result beside the metadata."""
+
+    file: str
+    bytes: int
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class ExportResult(Result):
     """An exported file.
@@ -48,6 +59,17 @@ class ExportResult(Result):
     size: int = field(metadata={"key": "bytes"})
     check: Check = field(metadata={"omit": True})
     metadata: CapsNetMetadata | ModuleMetadata = field(metadata={"flat": True})
+
+    @classmethod
+    def from_dict(cls, values: Any, source: str | None = None) -> Self:
+        """Return what `to_dict` gave; raise ValueError if an entry is missing or wrong."""
+        source = source or f"the {cls.__name__}"
+        own = convert_json(values, _Stored, source)
+        metadata = read_metadata(json.dumps(values), source)
+        check = metadata.accuracy or metadata.check
+        if check is None:
+            raise ValueError(f"{source} is damaged: it has no comparison with the network, accuracy or check")
+        return cls(Path(own.file), own.bytes, check, metadata)
 
     @property
     def routing(self) -> str:

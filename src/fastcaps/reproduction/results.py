@@ -1,12 +1,10 @@
 """What ``results/*.json`` hold: finished runs, whose fields were checked when they were read."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Self
 
-from fastcaps._json import convert_json, read_json
 from fastcaps._machine import Machine
-from fastcaps._result import Result, Table, gather_flat, json_field
+from fastcaps._result import Result, Table
 from fastcaps.analysis.results import Evaluation
 from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
@@ -27,7 +25,7 @@ class RunResult(Result):
         evaluation: of the trained network.
     """
 
-    about: RunDescription = json_field(flat=True)
+    about: RunDescription = field(metadata={"flat": True})
     metrics: tuple[EpochMetrics, ...]
     evaluation: Evaluation
 
@@ -38,20 +36,6 @@ class RunResult(Result):
         about = replace(public(run.about), machine=run.about.machine or Machine.this())
         return cls(about=about, metrics=tuple(run.metrics()), evaluation=replace(evaluation, run=None))
 
-    @classmethod
-    def from_dict(cls, values: Any, source: str = "the result") -> Self:
-        """Return what `to_dict` gave, of this or an earlier version; ``source`` is named in errors."""
-        run = {name: value for name, value in values.items() if name not in ("metrics", "evaluation")}
-        if isinstance(values.get("metrics"), list):
-            values = {**values, "metrics": [gather_flat(EpochMetrics, row) for row in values["metrics"]]}
-        measured = convert_json(values, _Measurements, source)
-        return cls(about=RunDescription.from_dict(run, source), **vars(measured))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a JSON file, as `from_dict` does."""
-        return cls.from_dict(read_json(Path(path), dict[str, Any]), str(path))
-
     @property
     def best_validation_accuracy(self) -> float:
         """The highest accuracy on the validation images."""
@@ -60,14 +44,6 @@ class RunResult(Result):
     def tables(self) -> list[Table]:
         """Return what was measured."""
         return self.evaluation.tables()
-
-
-@dataclass(frozen=True)
-class _Measurements:
-    """The entries of a result beside those of ``run.json``."""
-
-    metrics: tuple[EpochMetrics, ...]
-    evaluation: Evaluation
 
 
 def differing_settings(runs: list[RunResult]) -> list[str]:

@@ -7,15 +7,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from fastcaps._files import write_atomically
-from fastcaps._json import convert_json, parse_json
-from fastcaps._result import Record, gather_flat, plain
+from fastcaps._json import parse_json
+from fastcaps._result import Record, plain
 from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.data import Augmentation
 from fastcaps.nn.config import CapsNetConfig
@@ -57,7 +57,7 @@ class Progress(Record):
             raise ValueError(
                 f"epoch is {self.epoch} and step {self.step}, with the metrics of {len(self.history)} epochs"
             )
-        if self.sums and (self.sums.keys() != {"loss", "correct", "images"} or self.sums["images"] <= 0):
+        if self.sums and (self.sums.keys() != {"loss", "correct", "images"} or not self.sums["images"] > 0):
             raise ValueError(f"the sums are {self.sums}, expected loss, correct and images")
 
     @property
@@ -97,15 +97,6 @@ class Progress(Record):
         """Return whether an epoch has a better validation accuracy than all before."""
         best = None if self.best is None else self.best.validation_accuracy
         return best is None or (metrics.validation_accuracy is not None and metrics.validation_accuracy > best)
-
-    @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """Return what `to_dict` gave; raise ValueError if a field is missing or wrong."""
-        if not isinstance(values.get("history"), list):
-            raise ValueError("the progress is damaged: expected a list as its history")
-        rows = {"history": [gather_flat(EpochMetrics, row) for row in values["history"]]}
-        best = None if values.get("best") is None else gather_flat(EpochMetrics, values["best"])
-        return convert_json({**values, **rows, "best": best}, cls, "the progress")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +155,7 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: R
         raise ValueError(f"{path} is no checkpoint of fastcaps: it was written by something else")
     stored, values = (parse_json(metadata.get(name, ""), dict[str, Any], f"{name} in {path}") for name in _TEXTS)
     _check_same(path, stored, run.to_dict())
-    try:
-        progress = Progress.from_dict(values)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    progress = Progress.from_dict(values, f"the progress in {path}")
     moments = {name: parameter for name, parameter in model.named_parameters() if f"adam.step.{name}" in tensors}
     expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     expected |= {f"adam.step.{name}": torch.zeros(()) for name in moments}

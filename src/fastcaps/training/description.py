@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fastcaps._former_dict import FormerDict
-from fastcaps._json import convert_json, read_json
 from fastcaps._machine import Machine
-from fastcaps._result import Record, gather_flat, json_field
+from fastcaps._result import Record, json_field
 from fastcaps.data.options import LoadCall
 from fastcaps.data.registry import SETS
 from fastcaps.nn.config import CapsNetConfig
@@ -50,6 +48,22 @@ class DataDescription(Record):
     background: float | None = None
     test_hashes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Add the background, which earlier versions did not store; refuse what can't lead to the images."""
+        call, provenance, name = (values.get(entry) for entry in ("call", "provenance", "name"))
+        if isinstance(call, dict) and "name_or_folder" not in call:
+            raise ValueError(f"{source} is damaged: data.call has no name_or_folder, expected a name or a folder")
+        if isinstance(provenance, dict) and provenance.get("kind") == "folder":
+            images = provenance.get("images")
+            if not isinstance(images, dict) or {type(images.get(part)) for part in ("train", "test")} != {int}:
+                raise ValueError(
+                    f"{source} is damaged: data.provenance.images is {images!r}, expected the numbers of train and test"
+                )
+        if "background" not in values and isinstance(name, str) and name in SETS:
+            return {**values, "background": SETS[name].background}
+        return values
 
     @property
     def kind(self) -> str:
@@ -140,16 +154,8 @@ class RunDescription(FormerDict):
     more: Mapping[str, Any] = json_field(default_factory=dict, flat=True)
 
     @classmethod
-    def from_dict(cls, values: Any, source: str = "the run") -> Self:
-        """Return what `to_dict` gave, of this or an earlier version; ``source`` is named in errors."""
-        if not isinstance(values, dict) or not {"data", "settings", "config"} <= values.keys():
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Return the content of ``run.json``; refuse other files."""
+        if not {"data", "settings", "config"} <= values.keys():
             raise ValueError(f"{source} is not of a fastcaps run: it lacks data, settings or config")
-        data, settings = values["data"], TrainSettings.stored(values["settings"], source)
-        if isinstance(data, dict) and "background" not in data and str(data.get("name")) in SETS:
-            data = {**data, "background": SETS[data["name"]].background}
-        return convert_json(gather_flat(cls, {**values, "data": data, "settings": settings}), cls, source)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read ``run.json`` of this or an earlier version."""
-        return cls.from_dict(read_json(Path(path), dict[str, Any]), str(path))
+        return values

@@ -96,7 +96,7 @@ class TensorBoardLogger(Logger):
     def epoch(self, metrics: EpochMetrics) -> None:
         """Write all numbers."""
         for name, value in metrics.to_dict().items():
-            if not isinstance(value, str):
+            if isinstance(value, int | float):
                 self._writer.add_scalar(name, value, metrics.epoch)
         self._writer.flush()
 

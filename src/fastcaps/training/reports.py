@@ -1,11 +1,9 @@
 """What a run reports: after each step, and after each epoch."""
 
 from dataclasses import dataclass
-from typing import Any, Self
 
 from fastcaps._former_dict import FormerDict
-from fastcaps._json import convert_json
-from fastcaps._result import Record, gather_flat, json_field
+from fastcaps._result import Record, json_field
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,3 @@ class EpochMetrics(FormerDict):
     test_accuracy: float | None = json_field(omit_none=True)
     measures: dict[str, float] = json_field(default_factory=dict, flat=True)
     seconds: float
-
-    @classmethod
-    def from_dict(cls, row: Any) -> Self:
-        """Return the metrics that `to_dict` gave; raise ValueError if an entry is missing or wrong."""
-        return convert_json(gather_flat(cls, row), cls, "a row of metrics")

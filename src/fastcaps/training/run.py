@@ -175,11 +175,8 @@ class Run:
             return []
         rows = []
         for number, line in enumerate(self.metrics_file.read_bytes().splitlines(), 1):
-            row = parse_json(line, dict[str, Any], f"line {number} of {self.metrics_file}")
-            try:
-                rows.append(EpochMetrics.from_dict(row))
-            except ValueError as error:
-                raise ValueError(f"line {number} of {self.metrics_file}: {error}") from None
+            source = f"line {number} of {self.metrics_file}"
+            rows.append(EpochMetrics.from_dict(parse_json(line, Any, source), source))
         return rows
 
     def model(self) -> "CapsNet":

@@ -94,7 +94,7 @@ def _load_elsewhere(
             options["test_fraction"] = about.call.get("test_fraction")
     data = load(**options)
     if about.augmentation:
-        augmentation = Augmentation.from_dict(about.augmentation)
+        augmentation = Augmentation.from_dict(about.augmentation, "the augmentation of the run")
         shape = (config.channels, *(augmentation.crop or data.image_shape[1:]))
         data = replace(data, augmentation=augmentation, image_shape=shape)
     return data

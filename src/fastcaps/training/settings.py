@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypedDict, get_args
 
-from fastcaps._json import convert_json
 from fastcaps._result import Record, ShortRepr
 from fastcaps.data.registry import SETS
 from fastcaps.training._renamed import renamed_fields
@@ -155,15 +154,8 @@ class TrainSettings(ShortRepr, Record):
         return cls(**({"epochs": epochs, "learning_rate": rate, "warmup": 0} | changes))
 
     @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """Return the settings of a run, as stored in its ``run.json`` by this or an earlier version."""
-        return convert_json(cls.stored(values, "the settings"), cls, "the settings")
-
-    @classmethod
-    def stored(cls, values: Any, source: str) -> Any:
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
         """Return stored settings under their present names; raise ValueError that names ``source`` if one is none."""
-        if not isinstance(values, dict):
-            return values
         values = renamed(values)
         unknown = values.keys() - {entry.name for entry in dataclasses.fields(cls)}
         if unknown:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from fastcaps._files import write_atomically
+from fastcaps._json import convert_json
 from fastcaps._machine import Machine
-from fastcaps._result import gather_flat, without_none
+from fastcaps._result import plain, without_none
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
@@ -36,7 +37,7 @@ from fastcaps.training._deprecated import former_trainer_arguments
 from fastcaps.training.accumulation import accumulate_between_epochs
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.checkpoint import Progress, RunIdentity
-from fastcaps.training.description import DataDescription, Extension, RunDescription, State
+from fastcaps.training.description import DataDescription, Extension, InitialWeights, RunDescription, State
 from fastcaps.training.interrupts import TrainingInterrupted, stop_between_steps
 from fastcaps.training.loggers import JsonlLogger, Logger, get_logger, started
 from fastcaps.training.optimization import Optimization, Step
@@ -45,6 +46,16 @@ from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.training.schedule import Schedule
 from fastcaps.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Fields of `RunDescription` that the caller of a trainer knows."""
+
+    command: str | None = None
+    init: InitialWeights | None = None
+    master: dict[str, Any] | None = None
+    fast_every: int | None = None
 
 
 @final
@@ -86,7 +97,8 @@ class Trainer:
             loggers: loggers or their names, beside ``metrics.jsonl``, which is always written; console progress by
                 default.
             measure: further metrics of an epoch, from the network and the number of the epoch, from 1.
-            about: further entries for ``run.json``, such as the command.
+            about: further entries for ``run.json``: ``command``, ``init``, ``master`` and ``fast_every`` as in
+                `RunDescription`, and any that it has no field for.
         """
         _check_fit(model, data, master)
         _check_coefficients(settings, master)
@@ -103,7 +115,7 @@ class Trainer:
         self._optimization = Optimization(model, settings, self._world)
         self._initial_master = None if master is None else master.values_hash
         self._measure = measure
-        self._about = dict(about or {})
+        self._about = _about_fields(plain(about or {}))
         self._loggers = [JsonlLogger(), *map(get_logger, loggers)] if self._world.is_main else []
         self._speed = 0.0
 
@@ -213,7 +225,7 @@ class Trainer:
             data=self.data.fingerprint,
             convolution=self.model.primary.convolution,
             master=self._initial_master,
-            init=self._about.get("init", {}).get("weights"),
+            init=None if "init" not in self._about else self._about["init"].weights,
         )
 
     def _accumulation_due(self) -> bool:
@@ -391,7 +403,7 @@ class Trainer:
             machine=Machine.this(),
             versions=versions(),
             seconds=round(self.progress.seconds, 1),
-            **gather_flat(RunDescription, self._about),
+            **self._about,
         )
         self.run.write_about(about, files)
 
@@ -417,6 +429,19 @@ class Trainer:
         )
         for logger in self._loggers:
             logger.step(report)
+
+
+def _about_fields(about: dict[str, Any]) -> dict[str, Any]:
+    """Return further entries for ``run.json`` as fields of its description; refuse those that the trainer writes."""
+    given = {entry.name for entry in fields(_Given)}
+    own = sorted(about.keys() & {entry.name for entry in fields(RunDescription)} - given)
+    if own:
+        raise ValueError(
+            f"about has {', '.join(own)}, which the trainer itself writes into run.json: expected other names, or "
+            f"{', '.join(sorted(given))}"
+        )
+    more = {name: value for name, value in about.items() if name not in given}
+    return {**without_none(**vars(convert_json(about, _Given, "about"))), "more": more}
 
 
 def _check_fit(model: CapsNet, data: DataSet, master: MasterCoefficients | None) -> None:
