@@ -18,6 +18,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is inst
 def save_nothing(figure: Any, place: Any, **options: Any) -> None:
     """Stand in for ``Figure.savefig``, which takes most of the time of a report: write an empty picture."""
     svg = '<svg xmlns="http://www.w3.org/2000/svg" width="72pt" height="72pt"><defs></defs></svg>'
+    svg += f"<!-- {options.get('format')} -->"
     if isinstance(place, io.StringIO):
         place.write(svg)
     elif isinstance(place, io.BytesIO):

@@ -37,7 +37,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
+def package(tmp_path, monkeypatch, unrendered):
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     monkeypatch.setattr(bundle, "MODELS", tmp_path)
     return tmp_path
@@ -109,7 +109,6 @@ def test_a_run_that_is_not_finished(run, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unrendered")
 def test_a_compressed_network(run, package, tmp_path, monkeypatch):
     monkeypatch.setattr("fastcaps.workflows.compression.time_networks", lambda networks: ())
     workflows.accumulate(run, threads=1)

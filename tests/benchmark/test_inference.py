@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +244,11 @@ def test_a_slow_variant_takes_fewer_turns(monkeypatch):
 SMALL = dict.fromkeys("bidjer", 2)
 
 
+def layer_or_engine(kind: str, *arguments: Any) -> Callable[[], object]:
+    function: Callable[..., Callable[[], object]] = getattr(inference, kind)
+    return function(*arguments)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not measure.can_measure_memory(), reason="the system doesn't tell a process its peak")
 def test_memory_in_a_process_of_its_own():
@@ -251,8 +258,9 @@ def test_memory_in_a_process_of_its_own():
     assert (votes or 0) > 2.5
     assert nothing is None
     # With something small first, what is made counts, too: 5.9 MB of weights.
-    assert (measure.peak_memory(inference.routing, "folded", sizes, 1, small=("folded", SMALL, 1)) or 0) > 5
-    arguments = (engines.ONNX_INT8, QUICK.networks, 1, 2)
-    peaks = measure.peak_memories(inference.run_twice, [arguments, arguments], small=arguments)
+    engine = ("run_twice", engines.ONNX_INT8, QUICK.networks, 1, 2)
+    arguments = [("routing", "folded", sizes, 1), engine, engine]
+    weights, *peaks = measure.peak_memories(layer_or_engine, arguments, small=("routing", "folded", SMALL, 1))
+    assert (weights or 0) > 5
     assert len(peaks) == 2
     assert all(peak is not None and peak >= 0 for peak in peaks)

@@ -28,7 +28,7 @@ def network(cell: Cell) -> CapsNetConfig:
 
 
 @pytest.fixture
-def small(tmp_path, monkeypatch):
+def small(tmp_path, monkeypatch, unrendered):
     """MNIST of 110 images, variants made from it, networks of a few capsules; in a folder of its own."""
     monkeypatch.setitem(SETS, "mnist", tiny.write_idx_set(tmp_path / "data", train=80, test=30))
     variant = dataclasses.replace(SETS["rotated_mnist"], train=60, test=25)
