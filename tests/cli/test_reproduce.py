@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients
 from fastcaps.cli import app
 from fastcaps.data.registry import SETS
-from fastcaps.reproduction import Cell, all_cells, finished, losses_table
+from fastcaps.reproduction import Cell, all_cells, finished, losses_table, pooled_table
 from fastcaps.training import ConsoleLogger, Trainer
 from fastcaps.workflows import reproduction
 
@@ -146,7 +146,7 @@ def test_shards_share_the_work_and_the_report_merges(small):
     assert rows["rotated_mnist", "max_min", "fast"]["seeds"] == [0]
     assert rows["cifar10", "max_min", "fast"]["seeds"] == []
     text = (small / "page" / "report.md").read_text()
-    assert text.count("| not run |") == 16
+    assert text.count("| not run |") == 20
     assert text.count("| not run with both |") == 5
     assert "\n| rotated_mnist-max_min-0 | " in text
 
@@ -307,7 +307,8 @@ def test_the_page_in_a_real_browser(tmp_path, width, scheme):
     with opened(tmp_path / "report.html", width, scheme) as page:
         tables = page.eval_on_selector_all("table", "all => all.map(t => t.querySelectorAll('tbody tr').length)")
         names = page.eval_on_selector_all("dt", "all => all.map(d => d.textContent)")
-    assert tables == [4, 4, 4, 4, 4, len(results), len(losses_table(results).rows)]
+    details = [len(table(results).rows) for table in (losses_table, pooled_table)]
+    assert tables == [4, 4, 4, 4, 4, len(results), *details]
     assert names == sorted(cell.name for cell in results)
 
 
