@@ -105,8 +105,9 @@ def test_former_names_of_master_coefficients():
         some = fastcaps.accumulate(model, batches, keep=np.array([True, True, False, False]), filters=[])
     assert some.counts.tolist() == [1, 1]
     report = {"name": "own", "options": {"kept": 0.5}, "reason": "", "seen": [2, 2], "kept": [1, 1]}
+    arrays = {**report, "seen": np.array([2, 2]), "kept": np.array([1, 1])}
     with pytest.warns(DeprecationWarning, match="a filter's report as a dictionary: use fastcaps.master.FilterReport"):
-        some = dataclasses.replace(some, filters=[report])
+        some = dataclasses.replace(some, filters=[arrays])
     assert some.summary()["filters"] == [{**report, "options": {"keep_fraction": 0.5}}]
     with pytest.warns(DeprecationWarning, match=r'FilterReport\["seen"\]: use FilterReport.seen'):
         assert some.filters[0]["seen"] == [2, 2]

@@ -142,6 +142,14 @@ def test_sums_of_different_filters_are_not_merged():
         sums.merge(MasterAccumulator(4, 3))
 
 
+@pytest.mark.parametrize(("seen", "kept"), [((3, 3), (2,)), ((3, 3), (4, 3)), ((3, 3), (-1, 3))])
+def test_reports_whose_counts_contradict_each_other(seen, kept):
+    with pytest.raises(ValueError, match=re.escape(f"filter own: seen is {seen}, kept is {kept}, expected for each")):
+        FilterReport("own", {}, "", seen, kept)
+    with pytest.raises(ValueError, match="the FilterReport is damaged: filter own: seen is"):
+        FilterReport.from_dict({"name": "own", "options": {}, "reason": "", "seen": seen, "kept": kept})
+
+
 def test_files_from_before_filters_are_read():
     master = MasterCoefficients.load(bundled.resolve("mnist") / "master.safetensors")
     assert (master.method, master.filters, master.iteration) == ("per_class", (), 3)
@@ -197,6 +205,10 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
         (
             {"summary": '{"lower": 0, "upper": 1, "normalization": "max_min", "filters": [{"name": "correct"}]}'},
             r"the summary in .*master is damaged: filters\[0\]: object missing required field options",
+        ),
+        (
+            {"summary": '{"lower": 0, "upper": 1, "normalization": "max_min", "iteration": -5}'},
+            "the summary in .*master is damaged: iteration is -5, expected at least 1, or None",
         ),
         (
             {"summary": '{"lower": 2, "upper": 1, "normalization": "max_min"}'},

@@ -1,6 +1,7 @@
 """What ``run.json`` says of a run: read from this and earlier versions, written completely."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,30 @@ def test_reading_it_as_a_dictionary_is_deprecated():
         assert "data" in about
     with pytest.warns(DeprecationWarning, match="RunDescription"):
         assert {**about} == about.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("read", "old"),
+    [
+        (lambda about: dict(about.items()), ".items()"),
+        (lambda about: dict(zip(about.to_dict(), about.values(), strict=True)), ".values()"),
+        (lambda about: {name: about.to_dict()[name] for name in about}, " as an iterable"),
+        (lambda about: about.to_dict() if len(about) == len(about.to_dict()) else None, " with a length"),
+        (lambda about: about | {}, " | …"),
+        (lambda about: {"own": 2} | about, " | …"),
+    ],
+)
+def test_all_that_a_dictionary_can_is_deprecated(read, old):
+    about = RunDescription.from_dict({**LEAST, "own": 1})
+    words = f"RunDescription{old}: use RunDescription.to_dict(); will be removed"
+    with pytest.warns(DeprecationWarning, match=re.escape(words)):
+        assert read(about) == about.to_dict()
+
+
+def test_the_warning_names_what_exists():
+    about = RunDescription.from_dict({**LEAST, "own": 1})
+    with pytest.warns(DeprecationWarning, match=re.escape('["own"]: use RunDescription.more["own"] or .to_dict();')):
+        assert about["own"] == 1
+    with pytest.warns(DeprecationWarning, match=re.escape('.get("other"): use RunDescription.to_dict();')):
+        assert about.get("other") is None
+    assert about  # without a warning

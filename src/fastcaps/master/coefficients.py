@@ -56,7 +56,13 @@ class FilterReport(FormerDict):
     kept: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Replace former names of options."""
+        """Replace former names of options; raise when the counts can't be of one filter."""
+        seen, kept = self.seen, self.kept
+        if len(seen) != len(kept) or not all(0 <= k <= s for s, k in zip(seen, kept, strict=True)):
+            raise ValueError(
+                f"filter {self.name}: seen is {seen}, kept is {kept}, expected for each class how many images it has "
+                "seen, and at most as many kept"
+            )
         options = {FORMER_OPTIONS.get(name, name): value for name, value in self.options.items()}
         object.__setattr__(self, "options", options)
 
@@ -77,7 +83,12 @@ def current_reports(reports: Iterable[FilterReport | Mapping[str, Any]]) -> tupl
     reports = tuple(reports)
     if any(isinstance(report, Mapping) for report in reports):
         warn("a filter's report as a dictionary", "fastcaps.master.FilterReport")
-    return tuple(FilterReport.from_dict(r) if isinstance(r, Mapping) else r for r in reports)
+    return tuple(FilterReport.from_dict(plain(r)) if isinstance(r, Mapping) else r for r in reports)
+
+
+def _check_iteration(iteration: int | None) -> None:
+    if iteration is not None and iteration < 1:
+        raise ValueError(f"iteration is {iteration}, expected at least 1, or None when it is not known")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +105,10 @@ class _Summary:
     model_hash: str | None = None
     trained_with: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise when no routing can have had this iteration."""
+        _check_iteration(self.iteration)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -139,6 +154,7 @@ class MasterCoefficients:
         object.__setattr__(self, "normalization", get_normalization(self.normalization))
         object.__setattr__(self, "method", current_method(self.method))
         object.__setattr__(self, "filters", current_reports(self.filters))
+        _check_iteration(self.iteration)
 
     @property
     def values_hash(self) -> str:

@@ -2,27 +2,57 @@
 
 import platform
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from typing import cast
 
 from fastcaps._version import __version__
+from fastcaps.data.options import LoadCall
 from fastcaps.training.description import RunDescription
 
 
 def public(about: RunDescription) -> RunDescription:
-    """Return the content of ``run.json``, with the command without ``--data-dir``, which differs elsewhere."""
-    return replace(about, command=without_data_dir(about.command or ""))
+    """Return the content of ``run.json`` without folders of the machine.
+
+    The command has no ``--data-dir``. Of absolute paths in the command, in the call for the data and of the run it
+    started from the last part is left.
+    """
+    data, init = about.data, about.init
+    if data.call is not None:
+        call = {name: _last_part(entry) if isinstance(entry, str) else entry for name, entry in data.call.items()}
+        data = replace(data, call=cast(LoadCall, call))
+    return replace(
+        about,
+        command=None if about.command is None else shlex.join(map(_last_part, _words(about.command))),
+        data=data,
+        init=None if init is None else replace(init, run=_last_part(init.run)),
+    )
 
 
 def without_data_dir(command: str) -> str:
     """Return a command line without ``--data-dir``."""
-    words = iter(shlex.split(command))
-    others = []
+    return shlex.join(_words(command))
+
+
+def _words(command: str) -> Iterator[str]:
+    """Return the words of a command line, also of a damaged one, without ``--data-dir``."""
+    try:
+        words = iter(shlex.split(command))
+    except ValueError:  # a quotation that isn't closed
+        words = iter(command.replace('"', " ").replace("'", " ").split())
     for word in words:
         if word == "--data-dir":
-            next(words)
+            next(words, None)
         elif not word.startswith("--data-dir="):
-            others.append(word)
-    return shlex.join(others)
+            yield word
+
+
+def _last_part(word: str) -> str:
+    """Return the last part of an absolute path, also behind ``--option=``; any other word as it is."""
+    option, equals, value = word.rpartition("=")
+    path: PurePath = PurePosixPath(value) if value.startswith(("/", "~")) else PureWindowsPath(value)
+    return f"{option}{equals}{path.name}" if path.is_absolute() or value.startswith("~") else word
 
 
 def versions() -> dict[str, str]:
