@@ -53,6 +53,8 @@ def drawn(classes: int, colors: int = 1):
 @pytest.mark.parametrize(("classes", "colors"), [(2, 3), (11, 1)])
 def test_every_figure_has_something_in_it(classes, colors):
     for name, figure in drawn(classes, colors).items():
+        if classes > 2 and name in ("sorted", "histogram", "examples alone", "variation"):
+            continue  # drawn above; the number of classes changes nothing about them
         figure.savefig(buffer := io.BytesIO(), format="png", dpi=60)
         picture = np.asarray(Image.open(buffer).convert("L"))
         assert picture.std() > 5, name

@@ -45,8 +45,8 @@ def environment(tmp_path_factory):
 def install(environment, tmp_path_factory):
     """Install the wheel, and link what an extra of it needs from here: nothing else can be imported."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
-    [wheel] = folder.iterdir()
+    pip("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, ROOT / "models")
+    models_wheel, wheel = sorted(folder.iterdir(), key=lambda path: path.name.startswith("fastcaps-"))
     python = environment / "bin" / "python"
     pip("--python", python, "install", "--quiet", "--no-compile", "--no-deps", wheel)
     [site] = environment.glob("lib/*/site-packages")
@@ -54,7 +54,7 @@ def install(environment, tmp_path_factory):
 
     def install(extra: str, models: bool = False) -> None:
         if models:
-            pip("--python", python, "install", "--quiet", "--no-compile", "--no-deps", ROOT / "models")
+            pip("--python", python, "install", "--quiet", "--no-compile", "--no-deps", models_wheel)
         for needed in needed_by(ours, extra):
             for file in needed.files or ():
                 target = site / file.parts[0]

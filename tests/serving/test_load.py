@@ -69,7 +69,7 @@ def test_sigterm_loses_nothing(digits, serial):
 @pytest.mark.slow
 def test_hostile_requests_are_refused_and_leave_nothing_behind(digits, serial):
     with server([*SERVE, "--threads", "1"]) as running:
-        outcomes = asyncio.run(attack(running.address, hostile_requests(digits, PREDICT, 200, seed=1)))
+        outcomes = asyncio.run(attack(running.address, hostile_requests(digits, PREDICT, 120, seed=1)))
         after = asyncio.run(run_load(running.address, PREDICT, digits, requests=5, clients=1))
         running.process.terminate()
         assert running.process.wait(60) == 0

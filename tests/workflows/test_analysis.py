@@ -10,6 +10,7 @@ from fastcaps.training import Trainer, TrainSettings
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_report_and_figures(tmp_path):
     run, data = tmp_path / "run", make_data()  # three classes, so that figures have few panels
     Trainer(CapsNet(small_config()), data, TrainSettings(epochs=1, batch_size=16), run, loggers=[]).fit()
