@@ -12,6 +12,7 @@ import fastcaps
 from fastcaps import functional as F
 from fastcaps import nn
 from fastcaps.master import KMeans, MasterAccumulator, Similarity
+from fastcaps.training import Run, TrainSettings
 
 VOTES = torch.randn(2, 5, 3, 4)
 
@@ -120,3 +121,15 @@ def test_former_options_of_filters():
         assert Similarity(kept=0.5) == Similarity(keep_fraction=0.5)
     with pytest.warns(DeprecationWarning, match=r"KMeans\(outlying=…\): use max_outlier_fraction=…"):
         assert KMeans(outlying=0.1) == KMeans(max_outlier_fraction=0.1)
+
+
+def test_former_names_of_settings_and_descriptions_of_runs():
+    settings = TrainSettings(epochs=3, dynamic_epochs=1, reinit=True)
+    old = {"epochs": 3, "dynamic_epochs": 1, "afresh": True}
+    with pytest.warns(DeprecationWarning, match=r"TrainSettings.with_defaults: use TrainSettings.from_dict\(values\)"):
+        assert TrainSettings.with_defaults(old) == settings.to_dict()
+    with pytest.warns(DeprecationWarning, match="TrainSettings.renamed: use TrainSettings.from_dict"):
+        assert TrainSettings.renamed(old) == {"epochs": 3, "dynamic_epochs": 1, "reinit": True}
+    run = Run.open("mnist-small")
+    with pytest.warns(DeprecationWarning, match="Run.description: use Run.about"):
+        assert run.description == run.about

@@ -29,6 +29,7 @@ from fastcaps import _hub
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import parse_json
 from fastcaps.bundled import is_bundled, names_expected, resolve
+from fastcaps.training._renamed import warn_renamed
 from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.run_data import find_data, has_grown, images_note
@@ -122,6 +123,12 @@ class Run:
     def about(self) -> RunDescription:
         """The content of ``run.json``."""
         return RunDescription.load(self.about_file)
+
+    @property
+    def description(self) -> RunDescription:
+        """Former name of `about`; will be removed in the next release."""
+        warn_renamed("Run.description", "Run.about")
+        return self.about
 
     @property
     def settings(self) -> TrainSettings:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypedDict, get_args
 
 from fastcaps._result import Record, ShortRepr
 from fastcaps.data.registry import SETS
-from fastcaps.training._renamed import renamed_fields
+from fastcaps.training._renamed import renamed_fields, warn_renamed
 
 Decay = Literal["exponential", "cosine"]
 Loss = Literal["margin", "cross_entropy"]
@@ -161,6 +161,18 @@ class TrainSettings(ShortRepr, Record):
         if unknown:
             raise ValueError(f"{source} is damaged: {', '.join(sorted(unknown))} is no setting")
         return values
+
+    @staticmethod
+    def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return stored settings under their present names; will be removed in the next release."""
+        warn_renamed("TrainSettings.renamed", "TrainSettings.from_dict")
+        return renamed(values)
+
+    @classmethod
+    def with_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return stored settings with defaults of those that are missing; will be removed in the next release."""
+        warn_renamed("TrainSettings.with_defaults", "TrainSettings.from_dict(values).to_dict()")
+        return {**cls().to_dict(), **renamed(values)}
 
     def loss_settings(self) -> dict[str, Any]:
         """Return the settings that decide what is learned, and from how many images per step."""
