@@ -1,7 +1,7 @@
 """From what a user has of images, such as arrays, Pillow images and files, to a batch for a network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,10 @@ from fastcaps._images import decode, to_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
+Invert = Literal["auto", "yes", "no"]
+
+# Largest distance from black or white of an edge that counts as dark or light.
+_CLEAR = 0.25
 # By how much floats may leave the range from 0 to 1, as resizing and rounding do.
 _SLACK = 1e-3
 
@@ -36,7 +40,9 @@ class TakesImages(Protocol):
         """Height and width to resize to before the middle is cropped."""
 
 
-def network_batch(images: Any, config: TakesImages) -> NDArray[Any]:
+def network_batch(
+    images: Any, config: TakesImages, background: float | None = None, invert: Invert = "auto"
+) -> NDArray[Any]:
     """Return images as a batch ``(b c h w)``: bytes where all are, otherwise floats between 0 and 1.
 
     Pillow images and files are resized as the test images of the network were, and their middle is cropped. Arrays and
@@ -46,9 +52,13 @@ def network_batch(images: Any, config: TakesImages) -> NDArray[Any]:
         images: an array or tensor ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``; a Pillow image;
             the path of a file; or a list of these.
         config: of the network.
+        background: brightness of the edge of its training images.
+        invert: whether to swap light and dark of Pillow images and files; see `inverted`.
     """
+    if invert not in get_args(Invert):
+        raise ValueError(f"invert is {invert!r}, expected one of {', '.join(get_args(Invert))}")
     items = list(images) if isinstance(images, list | tuple) else [images]
-    batches = [_batch(item, config) for item in items]
+    batches = [_batch(item, config, background, invert) for item in items]
     if not batches:
         return np.empty((0, config.channels, config.height, config.width), np.uint8)
     if len({batch.dtype for batch in batches}) > 1:
@@ -83,7 +93,33 @@ def middle(pixels: Any, height: int, width: int) -> Any:
     return pixels[..., top : top + height, left : left + width]
 
 
-def _batch(item: Any, config: TakesImages) -> NDArray[Any]:
+def edge_brightness(images: NDArray[np.uint8]) -> float:
+    """Return the median of the outermost pixels of images ``(… h w)``, between 0 and 1."""
+    rows, columns = images[..., [0, -1], :], images[..., :, [0, -1]]
+    return float(np.median(np.concatenate([rows.ravel(), columns.ravel()])) / 255)
+
+
+def is_inverted(image: NDArray[np.uint8], background: float | None) -> bool:
+    """Return whether light and dark of a picture ``(c h w)`` are swapped, compared with the training images.
+
+    That is so if the training images are gray with a clearly dark or clearly light edge, and the edge of the picture is
+    nearer to the other extreme.
+    """
+    if background is None or len(image) != 1 or _CLEAR < background < 1 - _CLEAR:
+        return False
+    edge = edge_brightness(image)
+    return abs(1 - edge - background) < abs(edge - background)
+
+
+def inverted(
+    image: NDArray[np.uint8], background: float | None, invert: Invert = "auto"
+) -> tuple[NDArray[np.uint8], bool]:
+    """Return a picture ``(c h w)``, inverted if needed, and whether it was inverted."""
+    decision = invert == "yes" or (invert == "auto" and is_inverted(image, background))
+    return (255 - image if decision else image), decision
+
+
+def _batch(item: Any, config: TakesImages, background: float | None, invert: Invert) -> NDArray[Any]:
     size = config.resize or (config.height, config.width)
     if isinstance(item, str | Path):
         pixels = decode(Path(item), size, config.channels)[None]
@@ -100,6 +136,8 @@ def _batch(item: Any, config: TakesImages) -> NDArray[Any]:
             f"images are {pixels.dtype}, expected floating-point between 0 and 1, or uint8 between 0 and 255"
         )
     batch: NDArray[Any] = arranged(pixels, config)
+    if isinstance(item, str | Path | Image.Image):
+        batch = inverted(batch[0], background, invert)[0][None]
     return batch if batch.dtype == np.uint8 else batch.astype(np.float32)
 
 

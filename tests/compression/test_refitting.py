@@ -159,3 +159,32 @@ def test_a_loss_that_is_not_finite_is_refused():
 def test_settings_that_cannot_work_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         RefitSettings(**changes)
+
+
+@pytest.mark.parametrize(("accuracies", "best"), [((0.5, 0.9, 0.1), 2), ((0.2, 0.2, 0.2), 3), ((0.1, 0.0, 0.1), 0)])
+def test_the_weights_of_the_best_epoch_are_kept(tmp_path, accuracies, best):
+    settings = RefitSettings(epochs=3, learning_rate=0.01)
+    after: list[str] = []
+
+    def evaluate(network: FastCapsNet) -> float:
+        after.append(weights_hash(network))
+        return accuracies[len(after) - 1]
+
+    network = fold(model(), "uniform")
+    after_none = weights_hash(network)
+    refit(network, teacher(), settings, evaluate=evaluate, accuracy=0.15)
+    assert weights_hash(network) == [after_none, *after][best]
+    # The same where the training is interrupted after an epoch that was not the best.
+    hashes, after[:] = list(after), []
+
+    def stop(progress) -> None:
+        if progress.epoch == 3:
+            raise KeyboardInterrupt
+
+    resumed, file = fold(model(), "uniform"), tmp_path / "checkpoint.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        refit(resumed, teacher(), settings, checkpoint=file, evaluate=evaluate, accuracy=0.15, observe=stop)
+    resumed = fold(model(), "uniform")
+    refit(resumed, teacher(), settings, checkpoint=file, evaluate=evaluate, accuracy=0.15)
+    assert after == hashes
+    assert weights_hash(resumed) == weights_hash(network)

@@ -88,3 +88,24 @@ def test_gray_images_need_no_channel(networks):
     assert network.predict(images[:, 0]).tolist() == expected
     assert network.predict(images[0, 0]).tolist() == expected[:1]
     assert network.predict(Image.fromarray((images[0, 0] * 255).byte().numpy())).tolist() == expected[:1]
+
+
+def test_light_and_dark_of_pictures_are_swapped_where_their_edge_says_so(tmp_path):
+    """As the command line does it; arrays are taken as they are."""
+    config = dataclasses.replace(CONFIG, channels=1, resize=None)
+    torch.manual_seed(1)
+    model = CapsNet(config).eval()
+    model.provenance["background"] = 0.0
+    model.save_pretrained(tmp_path / "model")
+    images = torch.randint(0, 256, (40, 12, 12), dtype=torch.uint8)
+    images[:, [0, -1]] = images[:, :, [0, -1]] = 255
+    taken, swapped = model.predict(images), model.predict(255 - images)
+    assert not torch.equal(taken, swapped)
+    export(model, tmp_path / "m.onnx", images[:2, None], threads=1, background=0.0)
+    for network in (CapsNet.from_pretrained(tmp_path / "model"), load(tmp_path / "m.onnx", threads=1)):
+        pictures = [Image.fromarray(image.numpy()) for image in images]
+        assert network.predict(pictures).tolist() == swapped.tolist()
+        assert network.predict(pictures, invert="no").tolist() == taken.tolist()
+        assert network.predict([255 - np.asarray(one) for one in pictures]).tolist() == swapped.tolist()
+        with pytest.raises(ValueError, match="invert is 'maybe', expected one of auto, yes, no"):
+            network.predict(pictures, invert="maybe")

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,9 +103,12 @@ def refit(
     checkpoint: Path | None = None,
     checkpoint_every: int = 100,
     evaluate: Callable[[FastCapsNet], float] | None = None,
+    accuracy: float | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> list[RefitEpoch]:
     """Train a folded network in place; its decoder is left as it is.
+
+    With ``evaluate`` it ends with the weights of its best epoch, or with those it had before if no epoch is as good.
 
     Args:
         network: afterwards in evaluation mode, with gradients switched off.
@@ -114,6 +117,7 @@ def refit(
         checkpoint: a file to resume from, bit for bit, if it exists.
         checkpoint_every: steps between two writes of the checkpoint.
         evaluate: returns the accuracy of the network on held-out images; called after each epoch.
+        accuracy: what ``evaluate`` returns of it before training.
         observe: told the progress after each step.
     """
     network.requires_grad_(True)
@@ -121,8 +125,9 @@ def refit(
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
     key = {**teacher.key, **dataclasses.asdict(settings)}
-    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, optimizer)
-    position = _Position() if file is None or not file.path.is_file() else file.load()
+    best = {name: weight.detach().clone() for name, weight in trained.items()}
+    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, optimizer, best)
+    position = _Position(best=accuracy) if file is None or not file.path.is_file() else file.load()
     steps = teacher.steps
     while position.epoch < settings.epochs:
         for lesson in teacher.lessons(position.epoch, position.step):
@@ -131,11 +136,19 @@ def refit(
             observe(position.progress(settings.epochs, steps))
             if file is not None and position.step % checkpoint_every == 0 and position.step < steps:
                 file.save(position)
-        position.close_epoch(evaluate(network.eval()) if evaluate else None)
+        if position.close_epoch(evaluate(network.eval()) if evaluate else None):
+            _copy(trained, best)
         if file is not None:
             file.save(position)
     network.requires_grad_(False).eval()
+    _copy(best, trained)
     return position.history
+
+
+@torch.no_grad()
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, weight in source.items():
+        target[name].copy_(weight)
 
 
 def _step(
@@ -157,7 +170,7 @@ def _step(
 
 @dataclass
 class _Position:
-    """How far training has come, with sums over the epoch so far."""
+    """How far training has come, with sums over the epoch so far and the best accuracy on held-out images."""
 
     epoch: int = 0
     step: int = 0
@@ -165,6 +178,7 @@ class _Position:
     loss: float = 0.0
     correct: int = 0
     history: list[RefitEpoch] = field(default_factory=list)
+    best: float | None = None
 
     def add(self, loss: float, correct: int, images: int) -> None:
         self.step += 1
@@ -176,25 +190,32 @@ class _Position:
         means = self.loss / self.images, self.correct / self.images
         return Progress(self.epoch + 1, epochs, self.step, steps, *means)
 
-    def close_epoch(self, held_out_accuracy: float | None) -> None:
+    def close_epoch(self, held_out_accuracy: float | None) -> bool:
+        """Begin another epoch; return whether none before was better."""
         means = self.loss / self.images, self.correct / self.images
         self.history.append(RefitEpoch(self.epoch + 1, *means, held_out_accuracy))
         self.epoch += 1
         self.step = self.images = self.correct = 0
         self.loss = 0.0
+        if held_out_accuracy is None or self.best is None or held_out_accuracy >= self.best:
+            self.best = held_out_accuracy
+            return True
+        return False
 
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The file that a training resumes from: weights, moments of Adam, position."""
+    """The file that a training resumes from: weights, those of the best epoch, moments of Adam, position."""
 
     path: Path
     key: dict[str, Any]
     weights: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.Adam
+    best: dict[str, Tensor]
 
     def save(self, position: _Position) -> None:
         tensors = {f"model.{name}": weight.detach().contiguous() for name, weight in self.weights.items()}
+        tensors |= {f"best.{name}": weight.contiguous() for name, weight in self.best.items()}
         for name, moments in zip(self.weights, self.optimizer.state_dict()["state"].values(), strict=True):
             tensors |= {f"adam.{moment}.{name}": moments[moment].contiguous() for moment in _MOMENTS}
         metadata = {"key": json.dumps(self.key), "position": json.dumps(dataclasses.asdict(position))}
@@ -214,9 +235,9 @@ class _Checkpoint:
         moments = {f"adam.{moment}.{name}": weight for name, weight in self.weights.items() for moment in _MOMENTS[1:]}
         steps = {f"adam.step.{name}": torch.tensor(0.0) for name in self.weights}
         values = {f"model.{name}": weight for name, weight in self.weights.items()}
-        check_tensors(self.path, values | moments | steps, tensors)
-        for name, weight in self.weights.items():
-            weight.copy_(tensors[f"model.{name}"])
+        best = {f"best.{name}": weight for name, weight in self.best.items()}
+        check_tensors(self.path, values | best | moments | steps, tensors)
+        _copy({name: tensors[name] for name in (values | best)}, values | best)
         state = {
             number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
             for number, name in enumerate(self.weights)

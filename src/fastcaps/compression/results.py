@@ -76,7 +76,7 @@ class CompressionResult(Result):
         if self.met:
             words.append(f"it loses {max(drop, 0):.2f} points, allowed are {limit:g}")
         else:
-            words.append(f"no size loses at most {limit:g} points; this one, the best, loses {drop:.2f}")
+            words.append(f"no size meets max_drop {limit:g}: the best one loses {drop:.2f} points")
         if self.seen:
             words.append(
                 f"the network before had been trained on these images ({self.source_accuracy:.2%}), so that losses are "

@@ -286,10 +286,11 @@ class _Search:
             self.settings.refit,
             checkpoint=None if folder is None else folder / "checkpoint.safetensors",
             evaluate=self._evaluate,
+            accuracy=before,
             observe=self.observer.progress,
         )
         count = sum(p.numel() for name, p in small.named_parameters() if not name.startswith("decoder."))
-        accuracy = history[-1].held_out_accuracy or 0.0
+        accuracy = max(before, *(epoch.held_out_accuracy or 0.0 for epoch in history))
         step = Step(size, count, multiply_adds(small.config), before, accuracy, history)
         if folder is not None:
             files: dict[Path, bytes | None] = {**small.pretrained_files(folder)}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fastcaps import _hub
 from fastcaps._files import write_atomically
-from fastcaps._inputs import arranged, network_batch
+from fastcaps._inputs import Invert, arranged, network_batch
 from fastcaps.bundled import resolve
 from fastcaps.functional._eager import is_eager
 from fastcaps.functional.labels import checked_labels
@@ -77,25 +77,29 @@ class CapsuleNetwork(nn.Module, ABC):
         return self.primary(self.stem(self._checked(images)))  # type: ignore[no-any-return]
 
     @overload
-    def predict(self, images: Any, *, names: Literal[False] = False) -> Tensor: ...
+    def predict(self, images: Any, *, names: Literal[False] = False, invert: Invert = "auto") -> Tensor: ...
 
     @overload
-    def predict(self, images: Any, *, names: Literal[True]) -> list[str]: ...
+    def predict(self, images: Any, *, names: Literal[True], invert: Invert = "auto") -> list[str]: ...
 
     @torch.no_grad()
-    def predict(self, images: Any, *, names: bool = False) -> Tensor | list[str]:
+    def predict(self, images: Any, *, names: bool = False, invert: Invert = "auto") -> Tensor | list[str]:
         """Return the class of the longest capsule of each image, also of one image, ``(b)``.
 
         Args:
             images: a tensor or array ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``, of bytes or
                 of floats between 0 and 1; a Pillow image or the path of a file, of any size, which are prepared as the
-                test images were; or a list of these. `fastcaps.workflows.predict` swaps light and dark where needed.
+                test images were; or a list of these.
             names: whether to return the names of the classes.
+            invert: whether to swap light and dark of Pillow images and files: ``"yes"``, ``"no"``, or ``"auto"``, where
+                their edge is unlike that of the gray training images. Arrays and tensors are taken as they are.
         """
         if isinstance(images, Tensor):
             batch = arranged(images, self.config)
         else:
-            batch = torch.from_numpy(network_batch(images, self.config)).to(self.stem.conv.weight.device)
+            batch = torch.from_numpy(network_batch(images, self.config, self._background, invert)).to(
+                self.stem.conv.weight.device
+            )
         output: CapsuleOutput = self(batch)
         finite = output.lengths.isfinite().all(1)
         if not bool(finite.all()):
@@ -105,6 +109,12 @@ class CapsuleNetwork(nn.Module, ABC):
             )
         classes = output.lengths.argmax(1)
         return [self.config.class_names[k] for k in classes.tolist()] if names else classes
+
+    @property
+    def _background(self) -> float | None:
+        """Brightness of the edge of the training images, where it is known."""
+        value = self.provenance.get("background")
+        return value if isinstance(value, float | int) and 0 <= value <= 1 else None
 
     def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
         """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)``.

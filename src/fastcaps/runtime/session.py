@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._extras import require
-from fastcaps._inputs import network_batch
+from fastcaps._inputs import Invert, network_batch
 from fastcaps._machine import processors
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime import file, structure
@@ -182,20 +182,21 @@ class Predictor:
         return scores
 
     @overload
-    def predict(self, images: Any, *, names: Literal[False] = False) -> NDArray[np.int64]: ...
+    def predict(self, images: Any, *, names: Literal[False] = False, invert: Invert = "auto") -> NDArray[np.int64]: ...
 
     @overload
-    def predict(self, images: Any, *, names: Literal[True]) -> list[str]: ...
+    def predict(self, images: Any, *, names: Literal[True], invert: Invert = "auto") -> list[str]: ...
 
-    def predict(self, images: Any, *, names: bool = False) -> NDArray[np.int64] | list[str]:
+    def predict(self, images: Any, *, names: bool = False, invert: Invert = "auto") -> NDArray[np.int64] | list[str]:
         """Return the class of each image, as `fastcaps.CapsNet.predict` does, ``(b)``.
 
         Args:
             images: arrays, tensors, Pillow images, paths of files, or a list of these; for a module whose inputs are no
                 images an array ``(b …)``.
             names: whether to return the names of the classes.
+            invert: whether to swap light and dark of Pillow images and files, as `fastcaps.CapsNet.predict` does.
         """
-        inputs = images if self.image is None else network_batch(images, self.image)
+        inputs = images if self.image is None else network_batch(images, self.image, self.background, invert)
         if self.image is not None and not self.takes_floats and inputs.dtype != np.uint8:
             inputs = np.rint(255 * inputs.clip(0, 1)).astype(np.uint8)
         classes: NDArray[np.int64] = self.scores(inputs).argmax(1)

@@ -352,6 +352,7 @@ class Trainer:
         self.model.provenance = {
             "data": self.data.name,
             "data_provenance": self.data.provenance,
+            "background": self.data.background,
             "settings": self.settings.to_dict(),
             "epoch": self.progress.selected.to_dict(),
             "versions": versions(),
