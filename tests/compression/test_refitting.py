@@ -162,7 +162,7 @@ def test_settings_that_cannot_work_are_refused(changes, message):
 
 
 @pytest.mark.parametrize(("accuracies", "best"), [((0.5, 0.9, 0.1), 2), ((0.2, 0.2, 0.2), 3), ((0.1, 0.0, 0.1), 0)])
-def test_the_weights_of_the_best_epoch_are_kept(tmp_path, accuracies, best):
+def test_the_weights_of_the_best_epoch_are_kept(tmp_path, accuracies: tuple[float, ...], best):
     settings = RefitSettings(epochs=3, learning_rate=0.01)
     after: list[str] = []
 

@@ -108,4 +108,4 @@ def test_light_and_dark_of_pictures_are_swapped_where_their_edge_says_so(tmp_pat
         assert network.predict(pictures, invert="no").tolist() == taken.tolist()
         assert network.predict([255 - np.asarray(one) for one in pictures]).tolist() == swapped.tolist()
         with pytest.raises(ValueError, match="invert is 'maybe', expected one of auto, yes, no"):
-            network.predict(pictures, invert="maybe")
+            network.predict(pictures, invert="maybe")  # type: ignore[call-overload]
