@@ -94,6 +94,7 @@ def test_a_second_load_needs_no_connection(hub, monkeypatch):
     fast.push_to_hub("alice/fast", token=fake.TOKEN, private=True)
     monkeypatch.setenv("HF_TOKEN", fake.TOKEN)
     assert same(FastCapsNet.from_pretrained("alice/fast"), fast)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # before each of its attempts
     for name, value in (("HF_HUB_OFFLINE", True), ("ENDPOINT", "http://127.0.0.1:9")):
         with monkeypatch.context() as patch:
             patch.setattr(f"huggingface_hub.constants.{name}", value)

@@ -124,7 +124,7 @@ def test_it_is_linked_with_hashes_where_there_is_no_copy(tmp_path, monkeypatch):
     assert not re.search(r"\$\w", page)
     network = json.loads((tmp_path / "site" / "network.json").read_text())
     assert network["runtime"]["integrity"] == INTEGRITY[BINARY]
-    assert network["facts"]["Accuracy"] == "99.42% of 10,000 test images"
+    assert network["facts"]["Accuracy"] == "99.43% of 10,000 test images"
 
 
 def test_the_version_is_the_pinned_one():
