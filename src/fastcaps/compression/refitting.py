@@ -19,16 +19,21 @@ from fastcaps.compression.teacher import Lesson, Teacher
 from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss
 from fastcaps.nn import CapsuleOutput, FastCapsNet
 
+# Steps in which the learning rate rises, at most, and from which on it is not made smaller.
+_LONGEST_RISE, _FULL = 100, 1_000
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefitSettings:
-    """How a pruned network is trained: by Adam, whose learning rate falls linearly to 0.
+    """How a pruned network is trained: by Adam, whose learning rate rises, then falls linearly to 0.
+
+    A training of fewer than 1,000 steps has a smaller rate, by the root of their share: few images can't repair what
+    large first steps destroy.
 
     Attributes:
         epochs: passes over the training images.
-        learning_rate: of Adam at the first step.
+        learning_rate: of Adam at its highest.
         sharpness: what lengths are multiplied by in both losses of the lengths.
         label_weight: of cross-entropy with the labels.
         length_weight: of the divergence from the teacher's lengths.
@@ -58,7 +63,8 @@ class RefitSettings:
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step, counted from 0, of so many."""
-        return self.learning_rate * (1 - step / steps)
+        rise = min(1.0, (step + 1) / (1 + min(_LONGEST_RISE, steps // 5)))
+        return self.learning_rate * min(1.0, math.sqrt(steps / _FULL)) * rise * (1 - step / steps)
 
     def loss(self, output: CapsuleOutput, lesson: Lesson) -> Tensor:
         """Return the loss of a batch."""
