@@ -103,7 +103,7 @@ def test_distillation_alone_brings_the_capsules_nearer_to_the_teacher():
             return sum(float((network(one.images).capsules - one.capsules).square().sum()) for one in lessons)
 
     before = distance(fast)
-    refit(fast, lesson, RefitSettings(epochs=3, learning_rate=8e-3, label_weight=0, length_weight=0, capsule_weight=1))
+    refit(fast, lesson, RefitSettings(epochs=5, learning_rate=1e-2, label_weight=0, length_weight=0, capsule_weight=1))
     assert distance(fast) < before / 2
 
 
