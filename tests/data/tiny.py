@@ -150,3 +150,16 @@ def use_few_digits(patch: pytest.MonkeyPatch) -> None:
     few = SimpleNamespace(images=digits.images[:200], target=digits.target[:200])
     patch.setattr(sklearn.datasets, "load_digits", lambda: few)
     patch.setitem(SETS, "digits", dataclasses.replace(SETS["digits"], train=160, test=40))
+
+
+def write_shapes(folder, count, side=20):
+    """Write a folder of JPEG pictures of lines across, lines down and squares, dark on light, in random places."""
+    random = np.random.default_rng(0)
+    for name, (height, width) in {"across": (3, 11), "down": (11, 3), "square": (8, 8)}.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((side, side, 3), 230, np.uint8)
+            top, left = random.integers(0, side - height + 1), random.integers(0, side - width + 1)
+            pixels[top : top + height, left : left + width] = random.integers(0, 90, 3)
+            Image.fromarray(pixels).save(folder / name / f"{number}.jpg", quality=95)
+    return folder

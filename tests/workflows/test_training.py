@@ -48,7 +48,7 @@ def test_a_data_set_from_python(run, tmp_path):
     opened = Run.open(run.run)
     assert list(run.history) == opened.metrics()
     assert run.selected == max(run.history, key=lambda metrics: metrics.validation_accuracy)
-    assert list(run.to_dict()) == ["run", "history", "selected", "next_step"]
+    assert list(run.to_dict()) == ["run", "history", "selected", "next_step", "warnings"]
     assert "validation accuracy" in repr(run)
     config = (tmp_path / "run" / "config.toml").read_text()
     assert "# The data set patterns was made in Python: pass it as data=." in config

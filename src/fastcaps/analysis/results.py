@@ -18,6 +18,10 @@ MEANINGS = {
 }
 
 
+# So few images may well get one class by chance.
+_FEW_IMAGES = 10
+
+
 def current_method(name: str) -> str:
     """Return the name of a method of building the master matrix, which may be stored under its former name."""
     return "per_class" if name == "containers" else name
@@ -186,7 +190,19 @@ class Evaluation(Result):
     def sentences(self) -> list[str]:
         """Say what fast routing changes, how it compares with the other network, and what is special of the images."""
         compared = [] if self.other is None else [self.compare_with_other()]
-        return [self.verdict(), *compared, *note_sentences(self.images_note)]
+        return [self.verdict(), *compared, *note_sentences(self.images_note), *self._one_class()]
+
+    def _one_class(self) -> list[str]:
+        """Say when dynamic routing gives nearly all images one class, though it is not that of nearly all images."""
+        predicted = self.dynamic.confusion.sum(axis=0)
+        top = int(predicted.argmax())
+        labeled = self.dynamic.confusion.sum(axis=1)[top]
+        if self.images < _FEW_IMAGES or predicted[top] < 0.95 * self.images or labeled > 0.8 * self.images:
+            return []
+        part = f"{self.part} " if self.part else ""
+        count = f"All {self.images:,}" if predicted[top] == self.images else f"{predicted[top]:,} of {self.images:,}"
+        name = self.class_names[top]
+        return [f"{count} {part}images were classified as {name}: the network has learned nothing."]
 
     def verdict(self) -> str:
         """Say in two sentences what fast routing changes."""

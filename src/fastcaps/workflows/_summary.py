@@ -36,14 +36,15 @@ class FolderSummary(Logger):
         self._steps = 0
 
     def start(self, run: Run, history: Sequence[EpochMetrics]) -> None:
-        """Say sizes and memory."""
+        """Say sizes, memory and steps."""
         data, model, size = self._data, self._model, self._settings.batch_size
         millions = _parameters(model) / 1e6
         shape = "×".join(map(str, data.image_shape))
         say(
             f"{data.name}: {len(data.train):,} training and {len(data.test):,} test images of {shape}, {data.classes} "
             f"classes; {model.config.lower_capsules:,} lower capsules, {millions:.1f} million parameters; "
-            f"about {expected_bytes(model, size) / 1e9:.1f} GB of memory with {size} images per step"
+            f"about {expected_bytes(model, size) / 1e9:.1f} GB of memory with {size} images per step, at a "
+            f"learning rate of {self._settings.learning_rate:g}"
         )
 
     def step(self, report: Report) -> None:

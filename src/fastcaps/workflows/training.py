@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from fastcaps._files import write_atomically
+from fastcaps._progress import say
 from fastcaps._result import Result, Table, without_none
 from fastcaps.data import DataSet, load
 from fastcaps.distributed import current
@@ -24,6 +25,7 @@ from fastcaps.training.run import Run, check_not_held_out
 from fastcaps.training.settings import TrainSettings
 from fastcaps.training.trainer import Trainer
 from fastcaps.workflows._common import select_device
+from fastcaps.workflows._small_data import few_steps_warnings, folder_settings, nothing_learned_warnings
 from fastcaps.workflows._summary import FolderSummary
 
 # Settings that are used with one of the losses only.
@@ -42,12 +44,14 @@ class TrainResult(Result):
         selected: metrics of the epoch whose weights are the result: the best on the validation images, or the last.
         next_step: the workflow that follows: ``"accumulate"``, or ``"evaluate"`` after training with fixed
             coefficients.
+        warnings: why the network may not have learned, one sentence each; also said on stderr.
     """
 
     run: str
     history: Sequence[EpochMetrics]
     selected: EpochMetrics
     next_step: Literal["accumulate", "evaluate"]
+    warnings: tuple[str, ...] = ()
 
     def tables(self) -> list[Table]:
         """Return the metrics of the selected epoch."""
@@ -82,7 +86,8 @@ def train(
         data: a data set, its name, or a folder of images.
         out: the run folder.
         config: a configuration or its file.
-        settings: all settings; otherwise the defaults for the data set, or for training from ``init=``.
+        settings: all settings; otherwise the defaults for the data set, or for training from ``init=``. For a folder
+            of images, batch size and learning rate follow the number of images.
         resume: a run folder to resume, which needs nothing else; or True to resume the run of ``out``. With more
             ``epochs`` the run is extended: from where it is, the learning rate follows the schedule of the new number.
             A job that ``torchrun`` has restarted resumes by itself.
@@ -107,11 +112,19 @@ def train(
     if config.run.out is None:
         raise ConfigError("give out=, the run folder")
     images = data if isinstance(data, DataSet) else None
-    trainer = _Preparation(config, images).trainer(loggers, command)
+    trainer = _Preparation(config, images, resume).trainer(loggers, command)
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0 and trainer.run.checkpoint_file.is_file()
+    warnings = _say_warnings(few_steps_warnings(trainer.schedule))
     history = trainer.fit(resume=resume or restarted)
+    warnings += _say_warnings(nothing_learned_warnings(trainer.schedule, history))
     next_step: Literal["accumulate", "evaluate"] = "accumulate" if trainer.master is None else "evaluate"
-    return TrainResult(str(trainer.run.folder), tuple(history), trainer.progress.selected, next_step)
+    return TrainResult(str(trainer.run.folder), tuple(history), trainer.progress.selected, next_step, warnings)
+
+
+def _say_warnings(sentences: tuple[str, ...]) -> tuple[str, ...]:
+    for words in sentences if current().is_main else ():
+        say(f"warning: {words}")
+    return sentences
 
 
 def _stored_config(folder: str | Path) -> Path:
@@ -128,8 +141,8 @@ def _stored_config(folder: str | Path) -> Path:
 class _Preparation:
     """Network, data, settings and coefficients of a run, from its configuration."""
 
-    def __init__(self, config: TrainConfig, data: DataSet | None) -> None:
-        self.config = config
+    def __init__(self, config: TrainConfig, data: DataSet | None, resume: bool) -> None:
+        self.config, self.resume = config, resume
         self.device = select_device(config.run.device, config.run.threads)
         self.start = self._start()
         self.data = self._data(data)
@@ -155,8 +168,7 @@ class _Preparation:
         )
 
     def _summary(self) -> list[Logger]:
-        is_folder = self.data.provenance["kind"] == "folder"
-        return [FolderSummary(self.data, self.model, self.settings)] if is_folder else []
+        return [FolderSummary(self.data, self.model, self.settings)] if self._is_folder else []
 
     def _start(self) -> Run | None:
         """Return the run to start from."""
@@ -188,7 +200,7 @@ class _Preparation:
         changes = dict(self.config.training)
         if self.start is None:
             base: dict[str, Any] = TrainSettings(**self.data.training).to_dict()
-            settings = TrainSettings(**{**self.data.training, **changes})
+            settings = self._new_settings({**self.data.training, **changes})
         else:
             base = self.start.settings.loss_settings()
             if changes.get("routing_only"):
@@ -204,6 +216,21 @@ class _Preparation:
                     "loss="
                 )
         return settings
+
+    def _new_settings(self, values: dict[str, Any]) -> TrainSettings:
+        """Return the settings for a new network."""
+        if not self._is_folder:
+            return TrainSettings(**values)
+        run = Run(Path(str(self.config.run.out)))
+        if self.resume and run.about_file.is_file():
+            stored = run.settings
+            chosen = {"batch_size": stored.batch_size, "learning_rate": stored.learning_rate}
+            return TrainSettings(**{**chosen, **values})
+        return folder_settings(self.data, values)
+
+    @property
+    def _is_folder(self) -> bool:
+        return bool(self.data.provenance["kind"] == "folder")
 
     def _model(self) -> CapsNet:
         if self.start is None:
