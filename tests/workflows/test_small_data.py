@@ -33,6 +33,7 @@ def test_few_images_are_learned_with_the_defaults(tmp_path):
     assert result.warnings == ()
 
 
+@pytest.mark.slow
 def test_batch_size_and_learning_rate_follow_the_number_of_images(tmp_path, capsys):
     folder = tiny.write_shapes(tmp_path / "shapes", 25)
     result = workflows.train(folder, tmp_path / "run", epochs=1, **NETWORK)
