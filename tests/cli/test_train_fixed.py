@@ -40,7 +40,8 @@ def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
     actual = json.loads(invoke("evaluate", out, "--json", "--result", tmp_path / "one.json").stdout)
     result = json.loads((tmp_path / "one.json").read_text())
     assert result["evaluation"]["variants"] == actual["variants"]
-    assert (result["init"], len(result["metrics"]), result["machine"]["cores"] > 0) == (about["init"], 2, True)
+    published = {**about["init"], "run": run.name}
+    assert (result["init"], len(result["metrics"]), result["machine"]["cores"] > 0) == (published, 2, True)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     best = max(rows, key=lambda row: row["validation_accuracy"])
     assert actual["variants"]["fast"]["accuracy"] == best["test_accuracy"]
