@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 # The extra docs of pyproject.toml, without fastcaps itself.
 DOCS := $(shell sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
 # Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says which files and in which order.
-PARALLEL := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One worker more than there are processors, since some tests wait for processes of theirs.
+PARALLEL = -n $(shell $(BIN)/python -c 'import os; print(min(4, 1 + os.cpu_count()))') --dist loadfile --no-loadscope-reorder
 # Every process would compile all modules again where this is set.
 test test-fast: export PYTHONDONTWRITEBYTECODE =
 

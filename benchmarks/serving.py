@@ -30,6 +30,8 @@ CLIENTS, REQUESTS = 1_000, 20_000
 # For servers that are slower.
 FEWER = 2_000
 HOSTILE = 10_000
+# The compressed network, under the name of the other.
+COMPRESSED = "mnist=mnist-small"
 PREDICT = "/v1/models/mnist/predict"
 SERVE = [sys.executable, "-m", "fastcaps", "serve", "mnist", "--port", "0", "--no-page"]
 FASTAPI = [sys.executable, "-m", "benchmarks.serving_fastapi"]
@@ -72,22 +74,30 @@ def main() -> None:
     with server([*SERVE, "--queue", "2000", "--max-batch", "1", "--timeout", "60"]) as running:
         load = loads["fastcaps serve, batches of 1"] = loaded(running.address, digits, FEWER)
         assert wrong(load, expected) == 0
+    with server(
+        [*(word.replace("mnist", COMPRESSED) for word in SERVE), "--queue", "2000", "--timeout", "60"]
+    ) as running:
+        load = loads["fastcaps serve, the compressed network"] = loaded(running.address, digits, REQUESTS // 2)
+        assert wrong(load, serial(digits, COMPRESSED)) == 0
     with server(FASTAPI) as running:
-        loads["FastAPI, PyTorch, dynamic routing"] = loaded(running.address, digits, FEWER // 2, path="/predict")
+        plain_load = asyncio.run(run_load(running.address, "/predict", digits, requests=FEWER // 2, clients=CLIENTS))
+        loads["FastAPI, PyTorch, dynamic routing"] = plain_load
     print(f"{CLIENTS:,} clients at once on this machine; every answer of fastcaps serve equals the serial one\n")
     columns = ["", "requests", "per second", "p50, ms", "p95, ms", "p99, ms"]
     table(columns, [row(title, load) for title, load in loads.items()])
-    batched, single, plain = (load.per_second for load in loads.values())
-    print(f"\n{batched / single:.1f} times batches of 1, {batched / plain:.1f} times FastAPI with dynamic routing")
+    batched, single, compressed, plain = (load.per_second for load in loads.values())
+    print(f"\nFastAPI did not take {plain_load.unsent:,} requests and lost {plain_load.lost:,}")
+    print(f"{batched / single:.1f} times batches of 1, {batched / plain:.1f} times FastAPI with dynamic routing")
+    print(f"the compressed network: {compressed / plain:.1f} times FastAPI with dynamic routing")
     print(f"memory after {FEWER:,} requests {memory[0]:.0f} MB, after {REQUESTS:,} {memory[1]:.0f} MB", flush=True)
     overload(digits)
     terminate(digits, expected)
     fuzz(digits)
 
 
-def loaded(address: str, digits: Sequence[bytes], requests: int, path: str = PREDICT) -> Load:
-    """Send requests from all clients."""
-    load = asyncio.run(run_load(address, path, digits, requests=requests, clients=CLIENTS))
+def loaded(address: str, digits: Sequence[bytes], requests: int) -> Load:
+    """Send requests from all clients, of which none may be lost."""
+    load = asyncio.run(run_load(address, PREDICT, digits, requests=requests, clients=CLIENTS))
     assert load.lost == load.unsent == 0, load
     assert not load.refused, load.refused
     return load
@@ -153,11 +163,11 @@ def pictures() -> list[bytes]:
     return files
 
 
-def serial(digits: Sequence[bytes]) -> list[list[float]]:
+def serial(digits: Sequence[bytes], network: str = "mnist") -> list[list[float]]:
     """Return the lengths of each picture, computed one by one without a server."""
     import numpy as np
 
-    lengths = open_model("mnist", threads=1, pytorch=False).lengths("fast")
+    lengths = open_model(network, threads=1, pytorch=False).lengths("fast")
     images = [np.asarray(Image.open(io.BytesIO(digit)))[None, None] for digit in digits]
     return [lengths(image)[0].tolist() for image in images]
 
