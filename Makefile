@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DOCS := $(shell sed -n 's/^docs = \[\(.*\)\]/\1/p' pyproject.toml | tr -d ',')
 # Tests of a file share what they train, so a file goes to one worker; tests/conftest.py says which files and in which order.
 # One worker more than there are processors, since some tests wait for processes of theirs.
-PARALLEL = -n $(shell $(BIN)/python -c 'import os; print(min(4, 1 + os.cpu_count()))') --dist loadfile --no-loadscope-reorder
+PARALLEL = -n $(shell $(PYTHON) -c 'import os; print(min(4, 1 + os.cpu_count()))') --dist loadfile --no-loadscope-reorder
 # Every process would compile all modules again where this is set.
 test test-fast: export PYTHONDONTWRITEBYTECODE =
 
