@@ -82,7 +82,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/api/models/(\w+/[\w.-]+)/revision/(\w+)", path):
             files = self.revision(*match.groups())
             if files is not None:
-                self.answer({"id": match[1], "sha": commit(files), "siblings": [], "tags": []})
+                sizes = {name: self.server.sizes.get(name, len(content)) for name, content in files.items()}
+                siblings = [{"rfilename": name, "size": size} for name, size in sizes.items()]
+                self.answer({"id": match[1], "sha": commit(files), "siblings": siblings, "tags": []})
         elif match := re.fullmatch(r"/api/models/(\w+/[\w.-]+)/tree/(\w+)", path):
             files = self.revision(*match.groups())
             if files is not None:
@@ -92,7 +94,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                         {
                             **kinds,
                             "path": name,
-                            "size": self.server.sizes.get(name, len(content)),
+                            "size": len(content),
                             "oid": hashlib.sha1(content).hexdigest(),
                         }
                         for name, content in files.items()

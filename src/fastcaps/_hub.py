@@ -80,8 +80,8 @@ def _check_size(name: str, revision: str | None, wanted: list[str]) -> None:
     from huggingface_hub import HfApi, errors
 
     with suppress(OSError, errors.HfHubHTTPError, _http_error()):
-        tree = HfApi(library_name="fastcaps").list_repo_tree(name, recursive=True, revision=revision)
-        size = sum(entry.size for entry in tree if entry.path in wanted and hasattr(entry, "size"))
+        about = HfApi(library_name="fastcaps").model_info(name, revision=revision or "main", files_metadata=True)
+        size = sum(file.size or 0 for file in about.siblings or () if file.rfilename in wanted)
         if size > _MOST_BYTES:
             raise ValueError(f"{name} on the Hugging Face Hub has {size:,} bytes, expected at most {_MOST_BYTES:,}")
 
