@@ -109,7 +109,8 @@ def test_former_names_of_master_coefficients():
     arrays = {**report, "seen": np.array([2, 2]), "kept": np.array([1, 1])}
     with pytest.warns(DeprecationWarning, match="a filter's report as a dictionary: use fastcaps.master.FilterReport"):
         some = dataclasses.replace(some, filters=[arrays])
-    assert some.summary()["filters"] == [{**report, "options": {"keep_fraction": 0.5}}]
+    with pytest.warns(DeprecationWarning, match=r'MasterSummary\["filters"\]: use MasterSummary.filters or .to_dict'):
+        assert some.summary()["filters"] == [{**report, "options": {"keep_fraction": 0.5}}]
     with pytest.warns(DeprecationWarning, match=r'FilterReport\["seen"\]: use FilterReport.seen'):
         assert some.filters[0]["seen"] == [2, 2]
     with pytest.warns(DeprecationWarning, match=r"provenance: use dataclasses.replace\(master, provenance=…\)"):

@@ -17,6 +17,7 @@ from fastcaps import CapsNet, FastCapsNet, workflows
 from fastcaps._files import recover, write_atomically
 from fastcaps.benchmark.measure import machine
 from fastcaps.benchmark.results import Benchmark
+from fastcaps.benchmark.settings import Settings
 from fastcaps.compression import CompressSettings, RefitSettings
 from fastcaps.data import catalog
 from fastcaps.data.registry import SETS
@@ -42,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _nothing_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure and draw nothing: only files matter here."""
     empty: dict[str, Any] = dict.fromkeys(("engines", "disturbance", "growth", "skipped", "aims"), ())
-    measured = Benchmark(machine=machine(), settings={}, multiply_adds_per_second=1.0, **empty)
+    measured = Benchmark(machine=machine(), settings=Settings.quick(), multiply_adds_per_second=1.0, **empty)
     monkeypatch.setattr("fastcaps.benchmark.inference.bench", lambda settings, observe: measured)
     monkeypatch.setattr("fastcaps.workflows.benchmark.figure", lambda result: None)
     monkeypatch.setattr("fastcaps.workflows.compression.time_networks", lambda networks: ())

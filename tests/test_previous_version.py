@@ -99,7 +99,7 @@ def test_bundled_networks():
         run = Run.open(name)
         assert torch.equal(fast.routing.weight, fastcaps.fold(model, run.master()).routing.weight)
         # The file says the former name of the method.
-        assert {**fast.provenance["master"], "method": "per_class"} == run.master().summary()
+        assert {**fast.provenance["master"], "method": "per_class"} == run.master().summary().to_dict()
 
 
 def test_backgrounds_of_runs_that_do_not_state_them():

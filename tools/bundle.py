@@ -66,7 +66,7 @@ def bundle(run: Run, folder: Path, data_dir: Path | None = None, *, onnx: bool =
         else:
             workflows.accumulate(rounded, rounded.master_file, data_dir=data_dir, device="cpu")
         evaluation = workflows.evaluate(rounded, data_dir=data_dir, device="cpu")
-        provenance = {**rounded.model().provenance, "master": rounded.master().summary()}
+        provenance = {**rounded.model().provenance, "master": rounded.master().summary().to_dict()}
         save_folded_from(rounded.fast_folder, "model", rounded.master_file.name, provenance)
         names = ["model/config.json", "model/model.safetensors", "master.safetensors", "fast/config.json"]
         if onnx:

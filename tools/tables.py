@@ -6,16 +6,16 @@ A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from benchmarks.distributed import expected
 from benchmarks.training import SHAPES, B
 
 from fastcaps import CapsNet
 from fastcaps._files import write_atomically
-from fastcaps._json import read_json
 from fastcaps._result import Result, Table
 from fastcaps.analysis.ablation import Ablation, Trial, iteration_name
+from fastcaps.benchmark.results import Benchmark, EngineTime, RoutingTime
 from fastcaps.compression.results import CompressionResult
 from fastcaps.nn.meta import without_weights
 from fastcaps.reproduction import (
@@ -60,11 +60,6 @@ def updated(page: Path, text: str) -> str:
 def load(kind: type[R], name: str) -> R:
     """Read ``results/NAME.json``."""
     return kind.load(ROOT / "results" / f"{name}.json")
-
-
-def bench_result(name: str) -> dict[str, Any]:
-    """Return the result of a benchmark."""
-    return read_json(ROOT / "results" / f"{name}.json", dict[str, Any])
 
 
 def ablation(name: str) -> str:
@@ -171,30 +166,30 @@ RETRAINED = {
 
 def bench(name: str) -> str:
     """Return milliseconds per image of each engine at each batch, and how many times faster than plain that is."""
-    measured = bench_result(name)
-    batches = measured["settings"]["batches"]
-    by_engine: dict[str, dict[int, dict[str, Any]]] = {}
-    for row in measured["engines"]:
-        by_engine.setdefault(row["engine"], {})[row["batch"]] = row
+    measured = load(Benchmark, name)
+    batches = measured.settings.batches
+    by_engine: dict[str, dict[int, EngineTime]] = {}
+    for row in measured.engines:
+        by_engine.setdefault(row.engine, {})[row.batch] = row
     table = []
     for engine, rows_of in by_engine.items():
         last = rows_of[batches[-1]]
-        times = [f"{rows_of[batch]['ms_per_image']:.2f} ({rows_of[batch]['times_faster']:.1f}×)" for batch in batches]
-        shares = "" if last["shares"] is None else " / ".join(f"{100 * share:.0f}" for share in last["shares"].values())
-        table.append([engine, *times, f"{last['size_mb']:.1f}", shares, f"{last['share_of_peak']:.0%}"])
+        times = [f"{rows_of[batch].ms_per_image:.2f} ({rows_of[batch].times_faster:.1f}×)" for batch in batches]
+        shares = "" if last.shares is None else " / ".join(f"{100 * share:.0f}" for share in last.shares.values())
+        table.append([engine, *times, f"{last.size_mb:.1f}", shares, f"{last.share_of_peak:.0%}"])
     head = ["", *(f"batch {batch}" for batch in batches), "file or weights, MB"]
     return Table("", [*head, "layers, %", "of peak"], table).to_markdown()
 
 
 def growth(name: str) -> str:
     """Return the routing layer alone as one size after the other grows."""
-    by_size: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in bench_result(name)["growth"]:
-        by_size.setdefault((row["axis"], row["size"]), {})[row["routing"]] = row
+    by_size: dict[tuple[str, int], dict[str, RoutingTime]] = {}
+    for row in load(Benchmark, name).growth:
+        by_size.setdefault((row.axis, row.size), {})[row.routing] = row
     table = []
     for (axis, size), by_routing in by_size.items():
-        cells = [f"{row['ms_per_image']:.3f} ms" for row in by_routing.values()]
-        table.append([f"{axis}: {size:,}", *cells, f"{by_routing['folded']['times_faster']:.1f}×"])
+        cells = [f"{row.ms_per_image:.3f} ms" for row in by_routing.values()]
+        table.append([f"{axis}: {size:,}", *cells, f"{by_routing['folded'].times_faster:.1f}×"])
     return Table("", ["", *next(iter(by_size.values())), "folded against plain"], table).to_markdown()
 
 
@@ -202,13 +197,13 @@ def answers(name: str) -> str:
     """Return how the answers of the engines differ from those in float64."""
     table = [
         [
-            row["engine"],
-            f"{row['accuracy']:.2%}",
-            f"{row['changed']} of {row['images']:,}",
-            f"{row['largest_difference']:.1e}",
-            f"{row['alone']:.1e}",
+            row.engine,
+            f"{row.accuracy:.2%}",
+            f"{row.changed} of {row.images:,}",
+            f"{row.largest_difference:.1e}",
+            f"{row.alone:.1e}",
         ]
-        for row in bench_result(name)["answers"]
+        for row in load(Benchmark, name).answers or ()
     ]
     columns = ["", "accuracy", "answers changed", "lengths differ by", "alone and in a batch"]
     return Table("", columns, table).to_markdown()
@@ -216,31 +211,30 @@ def answers(name: str) -> str:
 
 def aims(name: str) -> str:
     """Return what a benchmark was to reach, and what it did."""
-    table = []
-    for aim in bench_result(name)["aims"]:
-        unit = aim.get("unit", "×")
-        table.append([aim["what"], f"{aim['aim']:g}{unit}", f"{aim['measured']:.1f}{unit}"])
+    table = [
+        [aim.what, f"{aim.aim:g}{aim.unit}", f"{aim.measured:.1f}{aim.unit}"] for aim in load(Benchmark, name).aims
+    ]
     return Table("", ["times faster, of plain dynamic routing unless it says", "aim", "measured"], table).to_markdown()
 
 
 def headline(name: str) -> str:
     """Return the six numbers of the README, all from one run of the benchmark."""
-    result = bench_result(name)
-    rows = {(row["engine"], row["batch"]): row for row in result["engines"]}
+    result = load(Benchmark, name)
+    rows = {(row.engine, row.batch): row for row in result.engines}
     own = ("compressed", "ONNX compressed", "ONNX compressed int8")
-    best = {b: min((rows[engine, b] for engine in own), key=lambda row: row["ms_per_image"]) for b in (1, 8, 32, 128)}
+    best = {b: min((rows[engine, b] for engine in own), key=lambda row: row.ms_per_image) for b in (1, 8, 32, 128)}
     others = ("Efficient-CapsNet", "ONNX Efficient-CapsNet")
     ahead = min(
-        min(rows[other, batch]["ms_per_image"] for other in others) / row["ms_per_image"] for batch, row in best.items()
+        min(rows[other, batch].ms_per_image for other in others) / row.ms_per_image for batch, row in best.items()
     )
     ahead = math.floor(10 * ahead) / 10  # a lower bound is rounded down
-    answers = [row for row in result["answers"] if row["engine"] in ("folded", "ONNX folded", "ONNX folded int8")]
-    changed, images = sum(row["changed"] for row in answers), min(row["images"] for row in answers)
+    answers = [row for row in result.answers or () if row.engine in ("folded", "ONNX folded", "ONNX folded int8")]
+    changed, images = sum(row.changed for row in answers), min(row.images for row in answers)
     table = [
-        ["folded network, batches of 128", f"{rows['folded', 128]['times_faster']:.1f}× plain dynamic routing"],
-        ["int8 file, one image at a time", f"{rows['ONNX folded int8', 1]['times_faster']:.1f}× plain dynamic routing"],
-        ["compressed network, one image at a time", f"{best[1]['times_faster']:.0f}× plain dynamic routing"],
-        ["compressed network, batches of 128", f"{best[128]['times_faster']:.0f}× plain dynamic routing"],
+        ["folded network, batches of 128", f"{rows['folded', 128].times_faster:.1f}× plain dynamic routing"],
+        ["int8 file, one image at a time", f"{rows['ONNX folded int8', 1].times_faster:.1f}× plain dynamic routing"],
+        ["compressed network, one image at a time", f"{best[1].times_faster:.0f}× plain dynamic routing"],
+        ["compressed network, batches of 128", f"{best[128].times_faster:.0f}× plain dynamic routing"],
         ["compressed network, any batch size", f"at least {ahead:.1f}× Efficient-CapsNet, best engine of each"],
         ["answers that folding, ONNX and int8 change", f"{changed} of {images:,} test images"],
     ]

@@ -6,7 +6,7 @@ import torch
 from fastcaps import CapsNet
 from fastcaps.benchmark import agreement, engines
 from fastcaps.benchmark.agreement import COMPARED
-from fastcaps.benchmark.inference import Settings
+from fastcaps.benchmark.settings import Settings
 
 CONFIG = Settings.quick().config
 

@@ -5,6 +5,7 @@ from matplotlib.text import Text
 from fastcaps.benchmark.engines import CNN, DYNAMIC, FOLDED_AUTO, ONNX_INT8, PLAIN
 from fastcaps.benchmark.figure import figure
 from fastcaps.benchmark.results import Benchmark, BenchmarkMachine, EngineTime, RoutingTime
+from fastcaps.benchmark.settings import Settings
 
 
 def test_one_headline_and_readable_texts():
@@ -26,7 +27,7 @@ def test_one_headline_and_readable_texts():
     drawing = figure(
         Benchmark(
             machine=BenchmarkMachine(processor="A processor", cores=1, instructions="AVX2", threads=1, versions={}),
-            settings={}, multiply_adds_per_second=1.0,
+            settings=Settings.quick(), multiply_adds_per_second=1.0,
             engines=engines, disturbance=(), growth=growth, skipped=(), aims=(),
         )
     )  # fmt: skip

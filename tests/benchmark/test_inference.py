@@ -17,10 +17,11 @@ from fastcaps.benchmark.efficient import EfficientCapsNet
 from fastcaps.benchmark.engines import ENGINES, LAYERS, Networks
 from fastcaps.benchmark.plain import ConvolutionalBaseline, PlainCapsNet
 from fastcaps.benchmark.results import EngineTime, RoutingTime
+from fastcaps.benchmark.settings import Settings
 from fastcaps.cli import app
 
 pytestmark = pytest.mark.usefixtures("operators_read_once")
-QUICK = inference.Settings.quick()
+QUICK = Settings.quick()
 INSTALLED = engines.installed_engines()
 
 

@@ -11,6 +11,7 @@ from fastcaps import CapsNetConfig, bundled
 from fastcaps.benchmark.agreement import COMPARED
 from fastcaps.benchmark.measure import machine
 from fastcaps.benchmark.results import Benchmark
+from fastcaps.benchmark.settings import Settings
 from fastcaps.training import Run
 
 
@@ -58,7 +59,7 @@ except SystemExit as done:
 
 EMPTY = Benchmark(
     machine=machine(),
-    settings={},
+    settings=Settings.quick(),
     multiply_adds_per_second=1,
     engines=(),
     disturbance=(),

@@ -446,7 +446,7 @@ def test_a_capsnet_gives_one_and_takes_one_or_a_mapping():
     one, mapping = fastcaps.fold(model, master), fastcaps.fold(model, {"routing": master})
     assert torch.equal(one(images).lengths, mapping(images).lengths)
     assert one.provenance == mapping.provenance
-    assert one.provenance == {"master": master.summary(), "coefficients_sha256": master.values_hash}
+    assert one.provenance == {"master": master.summary().to_dict(), "coefficients_sha256": master.values_hash}
     assert dataclasses.replace(config) == one.config
 
 

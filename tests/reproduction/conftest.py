@@ -4,6 +4,15 @@ import json
 
 from fastcaps.reproduction import Cell, RunResult, network
 
+MASTER = {
+    "iteration": 3,
+    "method": "containers",
+    "filters": [],
+    "normalization": "max_min",
+    "lower": 0.0,
+    "upper": 1.0,
+}
+
 
 def variant(correct, images, against=False):
     comparison = {
@@ -60,7 +69,7 @@ def values(cell: Cell, dynamic=(90, 95, 93), fast=91, uniform=92, *, fasts=None,
             "part": "test",
             "images": 100,
             "class_names": ["a", "b"],
-            "master": {"iteration": 3, "method": "containers", "filters": []},
+            "master": dict(MASTER),
             "variants": {
                 "dynamic": variant(dynamic[-1] or 0, 100),
                 "fast": variant(fast, 100, against=True),

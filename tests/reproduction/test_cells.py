@@ -73,6 +73,9 @@ def test_only_files_with_a_runs_name_count(tmp_path):
     assert finished(tmp_path / "nowhere") == {}
 
 
+FILTER = {"name": "correct", "options": {}, "reason": "", "seen": [2, 2], "kept": [1, 2]}
+
+
 def changed(**changes):
     """The hand-made result with some entries replaced, by path."""
     record = values(CELL)
@@ -102,7 +105,7 @@ WRONG = [
     (changed(settings__loss="cross_entropy"), r"\(loss is cross_entropy, the paper's margin\)"),
     (changed(evaluation__images=20), "was evaluated on 20 test images, expected all 100 test images"),
     (changed(evaluation__part="train"), "was evaluated on 100 train images, expected all 100 test images"),
-    (changed(evaluation__master__filters=[{}]), r"of iteration 3, per_class, 1 filters, expected the paper's"),
+    (changed(evaluation__master__filters=[FILTER]), r"of iteration 3, per_class, 1 filters, expected the paper's"),
     (changed(evaluation__master__iteration=2), r"iteration 2, per_class, 0 filters, expected .*\(iteration 3, per"),
     (changed(evaluation__master__method="pooled"), r"pooled, 0 filters.*: fastcaps accumulate without options makes"),
 ]

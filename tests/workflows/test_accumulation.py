@@ -23,7 +23,7 @@ def test_coefficients_of_the_run_and_of_a_file(run, data, tmp_path):
     final = workflows.accumulate(run, tmp_path / "final.st", iteration="final", data=data)
     assert "coefficients of iteration 4 (after the last) of 600 images" in final.sentences()[-1]
     assert final.tables() == []
-    assert final.to_dict() == {"master": str(final.path), **final.coefficients.summary()}
+    assert final.to_dict() == {"master": str(final.path), **final.coefficients.summary().to_dict()}
 
 
 @pytest.mark.slow

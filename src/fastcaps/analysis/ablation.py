@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fastcaps._figure import Figure
 from fastcaps._result import Result, Table, json_field, plain
-from fastcaps.analysis.results import Comparison, current_method
+from fastcaps.analysis.results import Comparison
 from fastcaps.analysis.statistics import compare, proportion_interval
+from fastcaps.master.summary import FORMER_METHODS
 from fastcaps.nn import CapsNet, FoldedCapsuleLayer
 from fastcaps.nn.inference import Batches, gather_batches
 
@@ -63,7 +64,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         """Replace the former name of a method."""
-        object.__setattr__(self, "method", current_method(self.method))
+        object.__setattr__(self, "method", FORMER_METHODS.get(self.method, self.method))
 
     def describe(self, iterations: int) -> str:
         """Return the trial in a few words, for a network with so many iterations of routing."""

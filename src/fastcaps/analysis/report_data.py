@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastcaps._result import Result, Table, json_field
 from fastcaps.analysis.results import Evaluation
+from fastcaps.master.summary import MasterSummary
 
 Numbers = NDArray[np.float64]
 
@@ -138,7 +139,7 @@ class Spread:
 class MasterMatrix:
     """The master matrix ``(i j)``, where it is low and high, and `MasterCoefficients.summary`."""
 
-    summary: Mapping[str, Any] = field(metadata={"flat": True})
+    summary: MasterSummary = field(metadata={"flat": True})
     mean: float | None
     deviation: float | None
     low: float | None

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcaps._result import Result, Table, json_field
+from fastcaps.master.summary import MasterSummary
 
 MEANINGS = {
     "dynamic": "the routing loop for each image, as trained",
@@ -20,11 +20,6 @@ MEANINGS = {
 
 # So few images may well get one class by chance.
 _FEW_IMAGES = 10
-
-
-def current_method(name: str) -> str:
-    """Return the name of a method of building the master matrix, which may be stored under its former name."""
-    return "per_class" if name == "containers" else name
 
 
 def note_sentences(images_note: str | None) -> list[str]:
@@ -134,7 +129,7 @@ class Evaluation(Result):
         threads: CPU threads per process.
         processes: number of processes.
         versions: of packages, by name.
-        master: what `MasterCoefficients.summary` says.
+        master: what is known of the master coefficients.
         master_range: smallest and largest master coefficient.
         other: the network that it was compared with.
         images: number of images.
@@ -154,7 +149,7 @@ class Evaluation(Result):
     threads: int | None = json_field(omit_none=True)
     processes: int | None = json_field(omit_none=True)
     versions: Mapping[str, str] | None = json_field(omit_none=True)
-    master: Mapping[str, Any] | None = json_field(omit_none=True)
+    master: MasterSummary | None = json_field(omit_none=True)
     master_range: tuple[float, float] | None = json_field(omit_none=True)
     other: Other | None = json_field(omit_none=True)
     images: int

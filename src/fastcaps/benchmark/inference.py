@@ -1,10 +1,8 @@
 """Inference measured: all engines at several batch sizes, then the routing layer as one size after the other grows."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,90 +13,14 @@ from fastcaps.benchmark.engines import PLAIN, Engine, Networks, installed_engine
 from fastcaps.benchmark.measure import Measured, machine, matmul_peak, measured, peak_memories
 from fastcaps.benchmark.plain import plain_routing
 from fastcaps.benchmark.results import Benchmark, Disturbance, EngineTime, RoutingTime, Skipped
-from fastcaps.compression import Size
+from fastcaps.benchmark.settings import ROUTINGS, Settings
 from fastcaps.functional import fold_weights, folded_routing, prediction_vectors, route_capsules
 from fastcaps.nn import CapsNetConfig
 from fastcaps.training.accumulation import available_memory
 
-# Variants of the routing layer alone.
-ROUTINGS = ("plain dynamic", "dynamic", "folded")
 _AXES = {"lower capsules": "i", "classes": "j", "iterations": "r", "batch": "b"}
 
 Observe = Callable[[int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How much is measured.
-
-    Attributes:
-        config: of the network.
-        compressed: size of the compressed network; three eighths of the types and maps when None.
-        batches: sizes of a batch.
-        repetitions: turns of each engine.
-        least: seconds that a turn takes at least.
-        budget: seconds that an engine takes at a batch size, if it has had three turns.
-        memory: whether peaks of memory are measured, in processes of their own.
-        growth: for each of lower capsules, classes, iterations and batch the sizes to measure.
-        growth_batch: images at a time where another size grows.
-        cnn_channels: of the convolutional baseline.
-        square: side of the product that is the machine's peak.
-    """
-
-    config: CapsNetConfig = field(default_factory=CapsNetConfig.mnist)
-    compressed: Size | None = None
-    batches: tuple[int, ...] = (1, 8, 32, 128)
-    repetitions: int = 7
-    least: float = 0.05
-    budget: float = 0.5
-    memory: bool = False
-    growth: dict[str, tuple[int, ...]] = field(
-        default_factory=lambda: {
-            "lower capsules": (1152, 4 * 1152, 16 * 1152),
-            "classes": (10, 100, 1000),
-            "iterations": (1, 2, 3, 4, 5),
-            "batch": (1, 8, 32, 128),
-        }
-    )
-    growth_batch: int = 8
-    cnn_channels: tuple[int, int, int] = (256, 256, 128)
-    square: int = 2048
-
-    @classmethod
-    def for_network(cls, config: CapsNetConfig) -> "Settings":
-        """Return settings for the sizes of a network, with the routing layer growing from them."""
-        i, j = config.lower_capsules, config.classes
-        growth = {"lower capsules": (i, 4 * i, 16 * i), "classes": tuple(sorted({j, 10, 100, 1000}))}
-        return cls(config=config, growth={**cls().growth, **growth})
-
-    @classmethod
-    def quick(cls, *, memory: bool = False) -> "Settings":
-        """Return settings for a network so small that it only shows whether everything works."""
-        return cls(
-            config=CapsNetConfig.for_images(
-                14, 14, 1, classes=3, stem_channels=8, stem_kernel=5, capsule_types=2, primary_kernel=5, decoder=(8,)
-            ),
-            batches=(1, 2),
-            repetitions=1,
-            least=0.0,
-            memory=memory,
-            growth={"lower capsules": (18, 36), "classes": (3, 6), "iterations": (1, 2), "batch": (1, 2)},
-            growth_batch=2,
-            cnn_channels=(4, 4, 2),
-            square=64,
-        )
-
-    @property
-    def networks(self) -> Networks:
-        """The networks that are measured."""
-        return Networks(self.config, self.compressed, self.cnn_channels)
-
-    @property
-    def turns(self) -> int:
-        """How many turns there are in all, for whoever shows progress."""
-        engines = len(installed_engines())
-        points = len(self.batches) * (engines + 1) + sum(map(len, self.growth.values())) * len(ROUTINGS)
-        return points * (self.repetitions + 1) + self.memory * (engines + len(ROUTINGS))
 
 
 @torch.no_grad()
@@ -125,7 +47,7 @@ def bench(settings: Settings, observe: Observe = lambda turns: None) -> Benchmar
     in_turns = {row.batch: row.ms_per_image for row in rows if row.engine == PLAIN}
     return Benchmark(
         machine=machine(),
-        settings={**dataclasses.asdict(settings), "config": settings.config.to_dict()},
+        settings=settings,
         multiply_adds_per_second=peak,
         engines=rows,
         disturbance=tuple(

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fastcaps._result import Result, Table
+from fastcaps.benchmark.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class Benchmark(Result):
     """
 
     machine: BenchmarkMachine
-    settings: dict[str, Any]
+    settings: Settings
     multiply_adds_per_second: float
     engines: tuple[EngineTime, ...]
     disturbance: tuple[Disturbance, ...]
@@ -233,7 +233,7 @@ class Benchmark(Result):
             ]
             for row in self.growth
         ]
-        batch = self.settings["growth_batch"]
+        batch = self.settings.growth_batch
         title = f"The routing layer alone, batch {batch} where it is not the batch that grows"
         return Table(title, ["growing", "size", "routing", "ms/image", "× plain", "peak MB"], rows)
 

@@ -50,7 +50,7 @@ def bench(
     import dataclasses
 
     from fastcaps import workflows
-    from fastcaps.benchmark.inference import Settings
+    from fastcaps.benchmark.settings import Settings
 
     if quick and model is not None:
         raise typer.BadParameter(f"--quick measures a tiny network of its own: leave {model} or --quick out")

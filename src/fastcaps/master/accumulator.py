@@ -36,8 +36,9 @@ from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import accept_bounds, warn
 from fastcaps.functional.labels import checked_labels
-from fastcaps.master.coefficients import FilterReport, MasterCoefficients, Method, current_method, current_reports
+from fastcaps.master.coefficients import MasterCoefficients, current_method, current_reports
 from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
+from fastcaps.master.summary import FilterReport, Method
 from fastcaps.nn.capsnet import CapsNet
 from fastcaps.nn.capsules import CapsuleLayer
 from fastcaps.nn.inference import Batches, device_of, evaluating, run_batches

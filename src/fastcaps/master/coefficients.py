@@ -5,7 +5,7 @@ The file (safetensors) keeps the sums, not only the result, so that it can be me
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,21 +13,16 @@ import safetensors.torch
 from torch import Tensor
 
 from fastcaps._files import recover, write_atomically
-from fastcaps._former_dict import FormerDict
 from fastcaps._json import parse_json
-from fastcaps._result import plain, without_none
+from fastcaps._result import plain
 from fastcaps._tensors import read_tensors, tensor_hash
 from fastcaps.functional import Normalization, get_normalization
 from fastcaps.functional._deprecated import warn
-
-Method = Literal["per_class", "columns", "pooled"]
+from fastcaps.master.summary import FORMER_METHODS, FilterReport, MasterSummary, Method, check_iteration
 
 _FORMAT = 1
 _KIND = "fastcaps.MasterCoefficients"
 _TENSORS = ("values", "containers", "counts")
-# Names of methods and of options of filters in files of earlier versions.
-FORMER_METHODS: dict[str, Method] = {"containers": "per_class"}
-FORMER_OPTIONS = {"kept": "keep_fraction", "outlying": "max_outlier_fraction"}
 
 
 def current_method(method: Any) -> Any:
@@ -37,78 +32,12 @@ def current_method(method: Any) -> Any:
     return FORMER_METHODS.get(method, method)
 
 
-@dataclass(frozen=True)
-class FilterReport(FormerDict):
-    """What a filter did.
-
-    Attributes:
-        name: of the filter.
-        options: of the filter, by name.
-        reason: what the images that it left out have in common.
-        seen: images per class that it has seen.
-        kept: images per class that it has kept.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    reason: str
-    seen: tuple[int, ...]
-    kept: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        """Replace former names of options; raise when the counts can't be of one filter."""
-        seen, kept = self.seen, self.kept
-        if len(seen) != len(kept) or not all(0 <= k <= s for s, k in zip(seen, kept, strict=True)):
-            raise ValueError(
-                f"filter {self.name}: seen is {seen}, kept is {kept}, expected for each class how many images it has "
-                "seen, and at most as many kept"
-            )
-        options = {FORMER_OPTIONS.get(name, name): value for name, value in self.options.items()}
-        object.__setattr__(self, "options", options)
-
-    def __str__(self) -> str:
-        """Return the name with the options, such as ``correct (confidence=0.5)``."""
-        words = ", ".join(f"{option}={value}" for option, value in self.options.items())
-        return f"{self.name} ({words})" if words else self.name
-
-    def merged(self, other: "FilterReport") -> "FilterReport":
-        """Return what this filter did together with the same one on other images."""
-        counts = zip((self.seen, self.kept), (other.seen, other.kept), strict=True)
-        seen, kept = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in counts)
-        return replace(self, seen=seen, kept=kept)
-
-
 def current_reports(reports: Iterable[FilterReport | Mapping[str, Any]]) -> tuple[FilterReport, ...]:
     """Return reports of filters, with a warning where they are dictionaries."""
     reports = tuple(reports)
     if any(isinstance(report, Mapping) for report in reports):
         warn("a filter's report as a dictionary", "fastcaps.master.FilterReport")
     return tuple(FilterReport.from_dict(plain(r)) if isinstance(r, Mapping) else r for r in reports)
-
-
-def _check_iteration(iteration: int | None) -> None:
-    if iteration is not None and iteration < 1:
-        raise ValueError(f"iteration is {iteration}, expected at least 1, or None when it is not known")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Summary:
-    """What a file says of its coefficients, as `MasterCoefficients.summary` gives it."""
-
-    normalization: str
-    lower: float
-    upper: float
-    normalization_options: dict[str, Any] = field(default_factory=dict)
-    method: Method | Literal["mean", "containers"] = "per_class"
-    iteration: int | None = None
-    filters: tuple[FilterReport, ...] = ()
-    model_hash: str | None = None
-    trained_with: str | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Raise when no routing can have had this iteration."""
-        _check_iteration(self.iteration)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -154,26 +83,30 @@ class MasterCoefficients:
         object.__setattr__(self, "normalization", get_normalization(self.normalization))
         object.__setattr__(self, "method", current_method(self.method))
         object.__setattr__(self, "filters", current_reports(self.filters))
-        _check_iteration(self.iteration)
+        check_iteration(self.iteration)
 
     @property
     def values_hash(self) -> str:
         """SHA-256 of the matrix alone."""
         return tensor_hash(self.values)
 
-    def summary(self) -> dict[str, Any]:
-        """Return everything but the large tensors, as JSON."""
-        names = ("method", "iteration", "filters", "model_hash", "trained_with", "provenance")
+    def summary(self) -> MasterSummary:
+        """Return everything but the large tensors."""
         lower, upper = self.normalization.bounds
         options = {k: v for k, v in self.normalization.options().items() if k not in ("lower", "upper")}
-        return {
-            **{name: plain(getattr(self, name)) for name in names},
-            "normalization": self.normalization.name,
-            "lower": lower,
-            "upper": upper,
-            **without_none(normalization_options=options or None),
-            "counts": self.counts.tolist(),
-        }
+        return MasterSummary(
+            method=self.method,
+            iteration=self.iteration,
+            filters=self.filters,
+            model_hash=self.model_hash,
+            trained_with=self.trained_with,
+            provenance=plain(self.provenance),
+            normalization=self.normalization.name,
+            lower=lower,
+            upper=upper,
+            normalization_options=options or None,
+            counts=tuple(self.counts.tolist()),
+        )
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, whole or not at all."""
@@ -183,7 +116,7 @@ class MasterCoefficients:
         """Return the content of the file that `save` writes, to write it together with others."""
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in present.items()}
-        metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary())}
+        metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary().to_dict())}
         return safetensors.torch.save(tensors, metadata=metadata)
 
     @classmethod
@@ -202,8 +135,9 @@ class MasterCoefficients:
                 f"{path} has format {metadata.get('format')}, this version of fastcaps reads {_FORMAT}: "
                 "use the version that wrote it, or a newer one"
             )
-        summary = parse_json(metadata.get("summary", ""), _Summary, f"the summary in {path}")
-        options = {"lower": summary.lower, "upper": summary.upper, **summary.normalization_options}
+        where = f"the summary in {path}"
+        summary = MasterSummary.from_dict(parse_json(metadata.get("summary", ""), Any, where), where)
+        options = {"lower": summary.lower, "upper": summary.upper, **(summary.normalization_options or {})}
         try:
             normalization = get_normalization(summary.normalization, **options)
         except (TypeError, ValueError) as error:
@@ -213,12 +147,12 @@ class MasterCoefficients:
             containers=stored.get("containers"),
             counts=stored["counts"],
             normalization=normalization,
-            method="per_class" if summary.method == "containers" else summary.method,
+            method=summary.method,
             iteration=summary.iteration,
             filters=summary.filters,
             model_hash=summary.model_hash,
             trained_with=summary.trained_with,
-            provenance=summary.provenance,
+            provenance=dict(summary.provenance),
         )
         master._check(path)
         return master

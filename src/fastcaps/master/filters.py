@@ -36,8 +36,8 @@ from fastcaps._result import plain
 from fastcaps.distributed import SINGLE, World
 from fastcaps.functional._deprecated import warn
 from fastcaps.master.accumulator import Selection
-from fastcaps.master.coefficients import FORMER_OPTIONS, FilterReport
 from fastcaps.master.observations import NothingToFilterError, Observations
+from fastcaps.master.summary import FORMER_OPTIONS, FilterReport
 
 T = TypeVar("T")
 Measure = Literal["pearson", "dot", "cosine"]

@@ -71,7 +71,7 @@ def fold(
         summary = master.get(_PATH) if isinstance(master, Mapping) else master
         provenance = {}
         if isinstance(summary, MasterCoefficients):
-            provenance = {"master": summary.summary(), COEFFICIENTS_HASH: summary.values_hash}
+            provenance = {"master": summary.summary().to_dict(), COEFFICIENTS_HASH: summary.values_hash}
         return FastCapsNet.from_capsnet(model, matrices[_PATH], provenance)
     # The copy gets a folded layer wherever the model refers to a layer.
     folded: dict[int, Any] = {

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastcaps.analysis.results import current_method
 from fastcaps.data.registry import SETS
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.reproduction.paper import NORMALIZATIONS, TITLES
@@ -80,11 +79,13 @@ def check_result(result: RunResult, cell: Cell, where: Path) -> None:
             f"{where} was evaluated on {evaluation.images} {evaluation.part} images, expected all "
             f"{result.about.data.test} test images: evaluate it without --part and --limit"
         )
-    master = evaluation.master or {}
-    method, filters = current_method(master.get("method", "per_class")), len(master.get("filters", []))
-    if (master.get("iteration"), method, filters) != (iterations, "per_class", 0):
+    master = evaluation.master
+    iteration, method, filters = (
+        (None, None, 0) if master is None else (master.iteration, master.method, len(master.filters))
+    )
+    if (iteration, method, filters) != (iterations, "per_class", 0):
         raise ValueError(
-            f"{where} was evaluated with coefficients of iteration {master.get('iteration')}, {method}, "
+            f"{where} was evaluated with coefficients of iteration {iteration}, {method}, "
             f"{filters} filters, expected the paper's (iteration {iterations}, per_class, 0 filters): "
             "fastcaps accumulate without options makes them"
         )

@@ -41,6 +41,10 @@ class RunResult(Result):
         """The highest accuracy on the validation images."""
         return max(epoch.validation_accuracy or 0.0 for epoch in self.metrics)
 
+    def accuracy(self, routing: str) -> float:
+        """Return the accuracy with ``"dynamic"``, ``"fast"`` or ``"uniform"`` routing."""
+        return self.evaluation.variants[routing].accuracy
+
     def tables(self) -> list[Table]:
         """Return what was measured."""
         return self.evaluation.tables()

@@ -97,7 +97,7 @@ def _row(data: str, normalization: str, routing: str, results: Mapping[int, RunR
         paper=PAPER[data, normalization, routing],
         seeds=seeds,
         epochs=tuple(sorted({run.about.settings.epochs for run in runs})),
-        final=tuple(100 * run.evaluation.variants[routing].accuracy for run in runs),
+        final=tuple(100 * run.accuracy(routing) for run in runs),
         highest=tuple(value for value in best if value is not None) if None not in best else None,
         uniform=tuple(100 * run.evaluation.uniform.accuracy for run in runs),
         images=tuple(sorted({run.about.data.kind for run in runs})),
@@ -114,7 +114,7 @@ def _highest(run: RunResult, routing: str) -> float | None:
     measured = [100 * value for value in values if value is not None]
     if not measured or (routing == "fast" and len(measured) < len(values)):
         return None
-    return max(*measured, 100 * run.evaluation.variants[routing].accuracy)
+    return max(*measured, 100 * run.accuracy(routing))
 
 
 def _notes(runs: Sequence[RunResult]) -> list[str]:

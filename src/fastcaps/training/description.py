@@ -9,6 +9,7 @@ from fastcaps._machine import Machine
 from fastcaps._result import Record, json_field
 from fastcaps.data.options import LoadCall
 from fastcaps.data.registry import SETS
+from fastcaps.master.summary import MasterSummary
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.config import Convolution
 from fastcaps.training.settings import TrainSettings
@@ -135,7 +136,7 @@ class RunDescription(FormerDict):
     state: State = "finished"
     command: str | None = json_field(omit_none=True)
     init: InitialWeights | None = json_field(omit_none=True)
-    master: dict[str, Any] | None = json_field(omit_none=True)
+    master: MasterSummary | None = json_field(omit_none=True)
     extended: tuple[Extension, ...] | None = json_field(omit_none=True)
     fast_every: int | None = json_field(omit_none=True)
     data: DataDescription

@@ -29,6 +29,7 @@ from fastcaps._result import plain, without_none
 from fastcaps.data import DataSet, Split, batches, steps_per_epoch
 from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
+from fastcaps.master.summary import MasterSummary
 from fastcaps.nn import CapsNet
 from fastcaps.nn.inference import evaluating
 from fastcaps.nn.pretrained import weights_hash
@@ -54,7 +55,7 @@ class _Given:
 
     command: str | None = None
     init: InitialWeights | None = None
-    master: dict[str, Any] | None = None
+    master: MasterSummary | None = None
     fast_every: int | None = None
 
 

@@ -65,7 +65,7 @@ class AccumulationResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the path and the summary of the coefficients as plain values for JSON."""
-        return {"master": str(self.path), **self.coefficients.summary()}
+        return {"master": str(self.path), **self.coefficients.summary().to_dict()}
 
 
 def accumulate(

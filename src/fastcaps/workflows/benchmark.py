@@ -10,9 +10,9 @@ from fastcaps.analysis.figures import figure_bytes
 from fastcaps.benchmark import inference
 from fastcaps.benchmark.agreement import agreement
 from fastcaps.benchmark.figure import figure
-from fastcaps.benchmark.inference import Settings
 from fastcaps.benchmark.measure import can_measure_memory
 from fastcaps.benchmark.results import Answers, Benchmark
+from fastcaps.benchmark.settings import Settings
 from fastcaps.compression import Size
 from fastcaps.data import batches
 from fastcaps.nn.pretrained import weights_hash

@@ -46,8 +46,8 @@ class ReproductionResult(Result):
     def tables(self) -> list[Table]:
         """Return one row per finished run."""
         rows = [
-            [run["run"], str(run["epochs"]), *(f"{run[name]:.2%}" for name in _ROUTINGS)]
-            for run in self.to_dict()["runs"]
+            [cell.name, str(result.about.settings.epochs), *(f"{result.accuracy(name):.2%}" for name in _ROUTINGS)]
+            for cell, result in self.results.items()
         ]
         return [Table("Finished", ["run", "epochs", *_ROUTINGS], rows)]
 
@@ -57,7 +57,7 @@ class ReproductionResult(Result):
             {
                 "run": cell.name,
                 "epochs": result.about.settings.epochs,
-                **{name: result.evaluation.variants[name].accuracy for name in _ROUTINGS},
+                **{name: result.accuracy(name) for name in _ROUTINGS},
             }
             for cell, result in self.results.items()
         ]
