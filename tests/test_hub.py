@@ -60,6 +60,7 @@ def same(first, second):
     )
 
 
+@pytest.mark.slow
 def test_a_network_goes_up_and_comes_back(hub):
     torch.manual_seed(0)
     model = CapsNet(CONFIG).eval()
@@ -106,6 +107,7 @@ def test_a_second_load_needs_no_connection(hub, monkeypatch):
                 FastCapsNet.from_pretrained("alice/other")
 
 
+@pytest.mark.slow
 def test_errors_are_one_sentence(hub, monkeypatch):
     model = CapsNet(CONFIG)
     files = {path.name: content for path, content in model.pretrained_files("").items()}
@@ -168,6 +170,7 @@ def test_folders_go_before_repositories(hub, tmp_path, monkeypatch):
             CapsNet.from_pretrained(name, revision="main")
 
 
+@pytest.mark.slow
 def test_a_run_is_used_by_its_name(hub, tmp_path):
     shutil.copytree(RUN, tmp_path / "run")
     run = Run.open(tmp_path / "run")

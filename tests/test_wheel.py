@@ -46,6 +46,7 @@ def test_it_is_small_and_has_the_code_one_network_and_its_test_images(wheel):
     }
 
 
+@pytest.mark.slow
 def test_it_predicts_without_a_connection(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

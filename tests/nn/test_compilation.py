@@ -94,6 +94,7 @@ def test_compilers_get_the_fast_convolution_and_routing_and_exporters_do_not(nam
     assert not operators(torch.export.export(network, (images,), dynamic_shapes=dynamic).graph)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_compiled_convolution():
     network, images = capsnet(), torch.rand(4, 1, 12, 12)
     weight = network.primary.conv.weight

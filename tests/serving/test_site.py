@@ -64,6 +64,7 @@ def shown(page):
     return np.array(pixels, np.uint8).reshape(28, 28, 4)[..., 0], lengths
 
 
+@pytest.mark.slow
 @needs_runtime
 @needs_browser
 def test_it_answers_as_the_server_does(tmp_path, address, digits, serial):

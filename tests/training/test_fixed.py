@@ -64,6 +64,7 @@ def test_a_new_network_with_coefficients_from_a_file(data, config, tmp_path):
     torch.testing.assert_close(run.master().values, master.values, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_fixed_ones_are_one_iteration_of_routing(data, config, tmp_path):
     """Training with uniform coefficients is training with a single iteration: the same loss at every epoch."""
     uniform = uniform_coefficients(config)
