@@ -70,7 +70,7 @@ def test_a_comparison_that_was_not_made():
 def test_stored_evaluations_come_back_as_they_were(path):
     stored = json.loads(path.read_bytes())["evaluation"]
     # What early versions did not write, or called otherwise.
-    master = {"trained_with": None, "method": "per_class", **stored["master"]}
+    master = {"trained_with": None, "method": "per_class", "filters": [], **stored["master"]}
     master["method"] = master["method"].replace("containers", "per_class")
     expected = {**stored, "master": master}
     assert Evaluation.from_dict(stored).to_dict() == expected
