@@ -211,6 +211,10 @@ def test_files_that_are_not_ours_are_refused(tmp_path):
             "the summary in .*master is damaged: iteration is -5, expected at least 1, or None",
         ),
         (
+            {"summary": '{"lower": 0, "upper": 1, "normalization": "max_min", "method": ["per_class"]}'},
+            "the summary in .*master is damaged: method: expected .*, got array",
+        ),
+        (
             {"summary": '{"lower": 2, "upper": 1, "normalization": "max_min"}'},
             "master: .*bounds.*2",
         ),

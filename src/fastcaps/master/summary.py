@@ -92,8 +92,8 @@ class MasterSummary(FormerDict):
     @classmethod
     def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
         """Replace the former name of a method."""
-        method = values.get("method")
-        return {**values, "method": FORMER_METHODS[method]} if method in FORMER_METHODS else values
+        former = [new for old, new in FORMER_METHODS.items() if values.get("method") == old]
+        return {**values, "method": former[0]} if former else values
 
 
 def check_iteration(iteration: int | None) -> None:
