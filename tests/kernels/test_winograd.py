@@ -279,6 +279,8 @@ MNIST, CIFAR = (9, 2, (20, 20), 256, 256), (9, 2, (16, 16), 256, 256)
         ((9, 2, (32, 24), 256, 256), 32, True, 4),  # 40×32 images: a grid of 12×8
         ((9, 2, (20, 20), 64, 64), 1, False, None),
         ((9, 2, (20, 20), 64, 64), 128, True, 6),
+        ((9, 2, (20, 20), 80, 80), 4, False, None),  # a compressed network
+        ((9, 2, (20, 20), 80, 80), 8, False, 6),
         ((9, 2, (20, 20), 8, 8), 128, True, None),  # too few channels
         ((3, 2, (20, 20), 256, 256), 128, False, None),  # too small a kernel to save much
         ((21, 2, (40, 40), 256, 256), 128, False, None),  # too large a kernel

@@ -66,20 +66,23 @@ _POINTS = {
     9: "0 6/5 -5/6 5/2 -5/2 2/5 -2/5 5/7 -7/5",
 }
 
-# What `choose_tile` reckons with, in multiplications inside a matrix product. Fitted to times of the paper's networks,
-# with 64 and 256 channels, at batches from 1 to 128 on two AVX-512 cores: evaluating the maps at a point and
-# interpolating cost as much as 256 more output channels; getting a point's kernel costs as much as using it for 45
-# images, and with gradients, where it is made anew each time, 140; the calls alone cost 2e8, and 5e8; ordinary
-# convolution takes three times as long for a multiplication, and 2.4 times as a product with patches, which few
-# images without gradients get; copying maps into windows makes several tiles half as dear again.
+# The cost model of `choose_tile`, in multiplications inside a matrix product. Fitted to times of the paper's networks
+# with 48 to 256 channels at batches from 1 to 128, on two cores with AVX-512.
+# Evaluating the maps at a point, and interpolating, costs as much as 256 more output channels.
 _EVALUATION = 256
+# Loading the kernel of a point costs as much as using it for 45 images; computing it anew, as training does, 140.
 _KERNEL = {False: 45, True: 140}
-_CALLS = {False: 2e8, True: 5e8}
+# The cost of the calls themselves, without and with gradients.
+_CALLS = {False: 1.2e8, True: 5e8}
+# Ordinary convolution takes three times as long per multiplication.
 _ORDINARY = 3
-_UNFOLDED = 2.4
+# Few images without gradients become a product with patches: 1.5 times as long per multiplication, and copying the
+# patches costs as much as 240 output channels.
+_PATCHES, _COPYING = 1.5, 240
+# Several tiles per map have to be copied into windows.
 _SEVERAL = 1.5
 
-# So much faster it has to be, to be worth its memory and its rounding.
+# Winograd's method must be this much faster, to be worth its memory and its rounding.
 _MARGIN = 1.25
 
 # Input channels of the kernel that are transformed at a time.
@@ -323,8 +326,9 @@ def choose_tile(
     using = _products(tile, size, stride, maps) * pairs * (out_channels + _EVALUATION) * batch
     points = tile - 1 - (-size // stride)
     getting = points**2 * pairs * out_channels * _KERNEL[training] + _CALLS[training]
-    dearer = _UNFOLDED if batch <= FEW and not training else _ORDINARY
-    ordinary = dearer * size**2 * height * width * channels * out_channels * batch
+    few = batch <= FEW and not training
+    per_input = _PATCHES * out_channels + _COPYING if few else _ORDINARY * out_channels
+    ordinary = per_input * size**2 * height * width * channels * batch
     return tile if _MARGIN * (using + getting) < ordinary else None
 
 

@@ -69,8 +69,8 @@ class Stem(nn.Module):
         maps = self.layers(standardized(images) if self.standardize else images)
         if self.norm is not None:
             return torch.relu(self.norm(self.conv(maps)))
-        # Patches side by side pay only where they are smaller than the result.
-        fits = self.conv.weight[0].numel() < len(self.conv.weight)
+        # Patches side by side pay only where they are not much larger than the result.
+        fits = self.conv.weight[0].numel() <= 2 * len(self.conv.weight)
         needs_gradient = torch.is_grad_enabled() and (maps.requires_grad or self.conv.weight.requires_grad)
         if fits and is_compiled(maps) and not needs_gradient:
             return compiled_conv2d_relu(maps, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
