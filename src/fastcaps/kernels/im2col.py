@@ -1,7 +1,7 @@
 """Convolutions as one matrix product, where ordinary convolution spends its time on reordering data.
 
 The stem: with one or three channels, a convolution has little to sum over. The patches under the kernel are copied side
-by side, which for so few channels takes little memory beside the result, and one product writes the maps, after ReLU, in
+by side, which for so few channels takes little memory beside the result. One product writes the maps, after ReLU, in
 the memory order ``(h w b o)`` that the next layer expects.
 
 PrimaryCaps of a few images: ordinary convolution reorders a kernel of twenty megabytes in every call. Here it is cached
