@@ -1,4 +1,4 @@
-"""What a trained network does, in numbers and figures."""
+"""Analysis of a trained network in numbers and figures."""
 
 from typing import TYPE_CHECKING
 

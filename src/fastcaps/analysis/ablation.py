@@ -27,7 +27,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Score:
-    """How one matrix does on some images.
+    """Score of one matrix on a set of images.
 
     Attributes:
         accuracy: share of correct predictions.
@@ -49,7 +49,7 @@ class Trial:
     Attributes:
         filter: name of the chain of filters; ``"none"`` for all images.
         method: how the matrix was built from the sums.
-        iteration: of routing; one more than the network has for the update after the last.
+        iteration: iteration of routing; one more than the network has for the update after the last.
         images: number of accumulated images; 0 for the uniform matrix.
         validation: scores on images held out from training; None when there are none.
         test: scores on the test images.
@@ -67,7 +67,7 @@ class Trial:
         object.__setattr__(self, "method", FORMER_METHODS.get(self.method, self.method))
 
     def describe(self, iterations: int) -> str:
-        """Return the trial in a few words, for a network with so many iterations of routing."""
+        """Return the trial in a few words, for a network with ``iterations`` iterations of routing."""
         if not self.images:
             return "uniform: all ones"
         name = iteration_name(self.iteration, iterations)
@@ -83,14 +83,14 @@ class Ablation(Result):
         images: number of images by part.
         uniform: the baseline.
         trials: in the order of the iterations, filters and methods.
-        skipped: why a filter has no trial at an iteration.
-        iterations: of the network's routing.
+        skipped: reasons why a filter has no trial at an iteration.
+        iterations: number of iterations of the network's routing.
         run: folder of the run.
         command: command line that compared them.
         data: name of the data set.
         images_note: how the images differ from those that the network was trained with; None for its own.
         limit: number of training images that were accumulated; None for all.
-        versions: of packages, by name.
+        versions: versions of packages, by name.
     """
 
     dynamic: Mapping[str, float]
@@ -108,7 +108,7 @@ class Ablation(Result):
 
     @property
     def best(self) -> Trial | None:
-        """The trial with the highest accuracy on the held-out images, the first of equals; None without such images."""
+        """The trial with the highest accuracy on held-out images, the first in a tie; None without held-out images."""
         if self.uniform.validation is None:
             return None
         return max((self.uniform, *self.trials), key=lambda trial: trial.validation.accuracy if trial.validation else 0)
@@ -127,7 +127,7 @@ class Ablation(Result):
         return [Table(title, columns, [self._row(trial, held_out) for trial in (self.uniform, *self.trials)])]
 
     def sentences(self) -> list[str]:
-        """Say what was skipped, and which trial is the best on the held-out images."""
+        """Return what was skipped, and which trial is the best on the held-out images."""
         return [*(f"skipped {line}" for line in self.skipped), self._conclusion()]
 
     def _conclusion(self) -> str:
@@ -165,7 +165,7 @@ def predictions(
     batches: Batches,
     observe: Callable[[int], None] = lambda images: None,
 ) -> tuple[Labels, Labels, Labels]:
-    """Classify images dynamically and with many matrices at once; lower capsules are computed once for all.
+    """Classify images with dynamic routing and with many matrices; lower capsules are computed only once.
 
     Args:
         model: the trained network.
@@ -222,7 +222,7 @@ def ablation_figure(ablation: Ablation) -> Figure:
 
 
 def iteration_name(iteration: int, iterations: int) -> str:
-    """Return an iteration as users call it: ``final`` is the update after the last."""
+    """Return the name of an iteration: its number, or ``final`` for the update after the last."""
     return "final" if iteration == iterations + 1 else str(iteration)
 
 

@@ -1,4 +1,4 @@
-"""Lengths of class capsules with dynamic and with fast routing, and what the numbers of a capsule mean."""
+"""Lengths of class capsules with dynamic and with fast routing, and what the entries of a capsule mean."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -17,14 +17,14 @@ Labels = NDArray[np.int64]
 
 
 class Lengths(NamedTuple):
-    """Labels ``(n)``, and the lengths ``(n j)`` that dynamic and fast routing give."""
+    """Labels ``(n)``, and lengths ``(n j)`` with dynamic and with fast routing."""
 
     labels: Labels
     dynamic: NDArray[np.float32]
     fast: NDArray[np.float32]
 
     def subset(self, numbers: Labels) -> "Lengths":
-        """Return those of some images ``(m)``."""
+        """Return the labels and lengths of the images at indices ``(m)``."""
         return Lengths(self.labels[numbers], self.dynamic[numbers], self.fast[numbers])
 
 
@@ -52,9 +52,9 @@ def output_lengths(
 
 
 def tuning_curves(lengths: NDArray[np.floating], labels: Labels) -> Floats:
-    """Return mean lengths per true class (row) and class capsule (column) ``(j j)``, of lengths ``(n j)``.
+    """Return the mean of lengths ``(n j)`` per true class (row) and class capsule (column) ``(j j)``.
 
-    NaN for a class without images.
+    The row of a class without images is NaN.
     """
     classes = lengths.shape[1]
     sums = np.zeros((classes, classes))
@@ -66,19 +66,19 @@ def tuning_curves(lengths: NDArray[np.floating], labels: Labels) -> Floats:
 
 
 def disagreements(lengths: Lengths) -> Labels:
-    """Return the numbers of the images that change class from dynamic to fast routing ``(m)``."""
+    """Return the indices of the images that change class from dynamic to fast routing ``(m)``."""
     return np.flatnonzero(lengths.dynamic.argmax(1) != lengths.fast.argmax(1))
 
 
 @torch.no_grad()
 def varied_reconstructions(model: CapsNet, capsules: Tensor, labels: Tensor, offsets: Sequence[float]) -> Floats:
-    """Return reconstructions while one number of the label's capsule is changed.
+    """Return reconstructions with one entry of the label's capsule changed.
 
     Args:
-        model: whose decoder draws.
+        model: network whose decoder reconstructs.
         capsules: class capsules ``(b j e)``.
-        labels: which of them is drawn ``(b)``.
-        offsets: what is added to the number ``(s)``.
+        labels: class of the capsule to reconstruct ``(b)``.
+        offsets: values to add to the entry ``(s)``.
 
     Returns:
         Images between 0 and 1 ``(b e s c h w)``.

@@ -1,4 +1,4 @@
-"""The coefficients themselves: how they are spread, where they lie, what the master matrix is made of (section 5)."""
+"""Distribution of the coefficients, their positions, and the parts of the master matrix (section 5)."""
 
 from typing import Self, final
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @final
 class CoefficientHistogram:
-    """How many coefficients lie in which bin, for each iteration: `update` with pieces, `merge` with another's.
+    """Histogram of the coefficients of each iteration: `update` with batches, `merge` with another histogram.
 
     Attributes:
         low: left edge of the first bin.
@@ -26,24 +26,24 @@ class CoefficientHistogram:
     """
 
     def __init__(self, iterations: int, low: float = 0.0, high: float = 1.0, bins: int = 100) -> None:
-        """Start from nothing."""
+        """Make an empty histogram."""
         self.low, self.high = low, high
         self.counts = np.zeros((iterations, bins), np.int64)
 
     @classmethod
     def of(cls, config: CapsNetConfig) -> Self:
-        """Return a histogram for a network: from 0 to 1, wider where the bounds of its normalization are."""
+        """Return a histogram for a network: from 0 to 1, extended to the bounds of its normalization."""
         lower, upper = get_normalization(config.normalization, lower=config.lower, upper=config.upper).bounds
         return cls(config.iterations, min(0.0, lower), max(1.0, upper))
 
     @property
     def edges(self) -> Floats:
-        """Of the bins ``(bins + 1)``."""
+        """Edges of the bins ``(bins + 1)``."""
         return np.linspace(self.low, self.high, self.counts.shape[1] + 1)
 
     @property
     def shares(self) -> Floats:
-        """Of all coefficients of an iteration that are in a bin ``(r bins)``."""
+        """Fraction of the coefficients of each iteration in each bin ``(r bins)``."""
         shares: Floats = self.counts / np.maximum(self.counts.sum(1, keepdims=True), 1)
         return shares
 
@@ -53,23 +53,23 @@ class CoefficientHistogram:
         if trace.ndim != 4 or trace.shape[1] != iterations:
             raise ValueError(f"the trace has shape {tuple(trace.shape)}, expected (batch, {iterations}, i, j)")
         for k in range(iterations):
-            # Rounding may put a coefficient an instant outside of its bounds, where histc would not count it.
+            # Rounding may put a coefficient slightly outside its bounds, where histc would not count it.
             values = trace[:, k].float().clamp(self.low, self.high)
             self.counts[k] += torch.histc(values, bins, self.low, self.high).long().cpu().numpy()
         return self
 
     def merge(self, other: "CoefficientHistogram") -> Self:
-        """Add another's counts to these."""
+        """Add the counts of another histogram."""
         self.counts += other.counts
         return self
 
     def all_reduce(self, world: World) -> Self:
-        """Replace the counts by those of all ranks."""
+        """Replace the counts by their sum over all ranks."""
         world.all_reduce(torch.from_numpy(self.counts))
         return self
 
     def share_around(self, value: float, width: float) -> Floats:
-        """Return the share of coefficients in the bins whose middle is at most ``width`` from a value ``(r)``."""
+        """Return the fraction of coefficients in the bins whose center is at most ``width`` from a value ``(r)``."""
         middles = (self.edges[:-1] + self.edges[1:]) / 2
         near: Floats = self.shares[:, np.abs(middles - value) <= width].sum(1)
         return near
@@ -89,9 +89,9 @@ def by_position(values: NDArray[np.floating], config: CapsNetConfig) -> Floats:
 
 
 def normalized_containers(containers: Tensor, master: MasterCoefficients) -> Floats:
-    """Return the container of each class ``(j i j)``, divided by its count, its rows normalized.
+    """Return the container of each class ``(j i j)``, divided by its count, with normalized rows.
 
-    The paper's step 2; step 3 takes of each container its own class's column.
+    This is step 2 of the paper; step 3 takes one column of each container, that of its class.
     """
     means = containers / master.counts[:, None, None]  # (j, i, j)
     rows: Floats = master.normalization(means).numpy()

@@ -1,9 +1,9 @@
-"""How alike the routing coefficients of images are: correlations of ground-truth columns (paper, sections 4 and 6).
+"""Similarity of the routing coefficients of images: correlations of ground-truth columns (paper, sections 4 and 6).
 
 An image's *ground-truth column* is its label's column in its coefficient matrix of the last iteration. With each column
 scaled to zero mean and unit norm, z, Pearson's correlation of two is ⟨z, z'⟩, and the mean over all pairs of two
-classes is ⟨mean z, mean z'⟩: no pair is ever formed, and the whole training set costs one pass. Within a class the
-pairs of an image with itself are left out: ``(n²·‖mean z‖² − Σ‖z‖²) / (n(n − 1))``. A constant column has no
+classes is ⟨mean z, mean z'⟩: no pair is computed explicitly, and one pass over the training set is enough. Within a
+class the pairs of an image with itself are left out: ``(n²·‖mean z‖² − Σ‖z‖²) / (n(n − 1))``. A constant column has no
 correlation and is left out; where nothing is left the result is NaN.
 """
 
@@ -46,17 +46,17 @@ def pairwise_correlations(columns: NDArray[np.floating]) -> Floats:
 
 @final
 class ClassCorrelations:
-    """Sums of standardized ground-truth columns by class: `update` with pieces, `merge` with another's sums.
+    """Sums of standardized ground-truth columns by class: `update` with batches, `merge` with another object.
 
     Attributes:
-        sums: of z ``(j i)``.
+        sums: sums of z ``(j i)``.
         squares: sums of ‖z‖² ``(j)``.
-        counts: columns added ``(j)``.
-        constant: columns left out because they are constant ``(j)``.
+        counts: number of columns added ``(j)``.
+        constant: number of columns left out because they are constant ``(j)``.
     """
 
     def __init__(self, lower_capsules: int, classes: int) -> None:
-        """Start from nothing."""
+        """Start with empty sums."""
         self.sums = np.zeros((classes, lower_capsules))
         self.squares = np.zeros(classes)
         self.counts = np.zeros(classes, np.int64)
@@ -79,7 +79,7 @@ class ClassCorrelations:
         return self
 
     def merge(self, other: "ClassCorrelations") -> Self:
-        """Add another's sums to these."""
+        """Add the sums of another object."""
         self.sums += other.sums
         self.squares += other.squares
         self.counts += other.counts
@@ -87,7 +87,7 @@ class ClassCorrelations:
         return self
 
     def all_reduce(self, world: World) -> Self:
-        """Replace the sums by those of all ranks."""
+        """Replace the sums by their sum over all ranks."""
         world.all_reduce(*map(torch.from_numpy, (self.sums, self.squares, self.counts, self.constant)))
         return self
 
@@ -117,14 +117,14 @@ class ClassCorrelations:
 
 
 def neighbors(correlations: Floats, label: int) -> list[Neighbor]:
-    """Return the other classes by correlation ``(j j)`` with a class, the highest first; without undefined ones."""
+    """Return the other classes sorted by their correlation with a class, highest first; undefined ones are left out."""
     row = correlations[label]
     order = np.argsort(-row, kind="stable")
     return [Neighbor(int(k), float(row[k])) for k in order if k != label and np.isfinite(row[k])]
 
 
 def mean_within_and_between(correlations: Floats) -> tuple[float, float]:
-    """Return the means of the diagonal and of all else of ``(j j)``, without what is undefined; else NaN."""
+    """Return the means of the diagonal and of all other entries of ``(j j)``, ignoring NaN; NaN if nothing is left."""
     own = np.eye(len(correlations), dtype=bool)
     means = []
     for chosen in (correlations[own], correlations[~own]):

@@ -21,7 +21,7 @@ from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsuleNetwork
 from fastcaps.nn.inference import Batches, evaluating, gather_batches
 
-# From images (b c h w) and labels (b) to lengths (b j).
+# A function from images (b c h w) and labels (b) to lengths (b j).
 _Predictor = Callable[[Tensor, Tensor], Tensor]
 _Labels = NDArray[np.int64]
 
@@ -34,15 +34,15 @@ def evaluate(
     world: World = SINGLE,
     other: CapsuleNetwork | None = None,
 ) -> Evaluation:
-    """Classify images with dynamic, fast and uniform routing, the ceiling, and with another network.
+    """Classify images with dynamic, fast, uniform and ceiling routing, and with another network.
 
     Args:
         model: the trained network.
         master: its master coefficients.
         batches: images ``(b c h w)`` and labels ``(b)``.
         observe: called with the number of images after each batch.
-        world: the ranks, each with its own images in their order; all get the same result, and speeds are of all
-            together.
+        world: the ranks, each with its own images in their order; all get the same result, and speeds are added up over
+            all ranks.
         other: a network to compare with, for the same images and classes.
     """
     if other is not None:
@@ -73,7 +73,7 @@ def _predictors(model: CapsNet, master: MasterCoefficients, other: CapsuleNetwor
         "fast": lambda images, labels: fast(images).lengths,
         "uniform": lambda images, labels: uniform(images).lengths,
     }
-    if master.trained_with is None and containers is not None:  # otherwise they are of other weights
+    if master.trained_with is None and containers is not None:  # otherwise the containers belong to other weights
         predictors["ceiling"] = lambda images, labels: _ceiling_lengths(model, containers, master, images, labels)
     if other is not None:
         predictors["other"] = lambda images, labels: other(images).lengths
@@ -81,7 +81,7 @@ def _predictors(model: CapsNet, master: MasterCoefficients, other: CapsuleNetwor
 
 
 class _Clock:
-    """Times variants; the first batch warms up, and a batch of another size doesn't count."""
+    """Measure the time of variants; the first batch is a warmup, and batches of another size are not counted."""
 
     def __init__(self) -> None:
         self._size = self._images = 0
@@ -133,7 +133,7 @@ def _variant(
 
 
 def _check_fits(other: CapsuleNetwork, model: CapsNet) -> None:
-    """Refuse a network for other images or other classes."""
+    """Raise if a network is for other images or other classes."""
     for name in ("channels", "height", "width", "class_names"):
         value, expected = getattr(other.config, name), getattr(model.config, name)
         if value != expected:

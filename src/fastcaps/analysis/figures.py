@@ -1,9 +1,9 @@
-"""Figures with matplotlib, without a screen: arrays in, a figure out.
+"""Matplotlib figures, drawn without a display: each function takes arrays and returns a figure.
 
-One look for all: color maps that the color-blind can read (cividis for what is positive, red and blue around zero
-for correlations), blue for dynamic and orange for fast routing, the same scale wherever two panels are compared. A
-figure of 7.6 inches is as wide as the report's page. Figures are drawn in the colors of `_DARK`, which `page_svg`
-exchanges where a page is dark.
+All share one style: color maps that color-blind readers can read (cividis for positive values, red and blue around zero
+for correlations), blue for dynamic and orange for fast routing, and the same scale for panels that are compared. A
+figure of 7.6 inches is as wide as the report's page. Figures are drawn in the colors that are keys of `_DARK`; on a
+dark page, `page_svg` replaces them by its values.
 """
 
 import functools
@@ -32,9 +32,9 @@ P = ParamSpec("P")
 WIDTH = 7.6
 DYNAMIC, FAST = "#0072b2", "#d55e00"
 _INK, _FAINT, _LINE, _GRID, _SHADE = "#222222", "#6b6f73", "#c8c8c8", "#e6e6e6", "#eeeeee"
-# What is written on colors stays as it is on a dark page.
+# Colors of text on colored areas; they stay the same on a dark page.
 _ON_COLOR, _ON_LIGHT = "#fefefe", "#202020"
-# What each color becomes on a dark page.
+# Replacement of each color on a dark page.
 _DARK = {
     _INK: "#e8e8e6",
     _FAINT: "#a7adb3",
@@ -73,7 +73,7 @@ _STYLE: dict[Any, Any] = {
     "grid.linewidth": 0.7,
     "svg.hashsalt": "fastcaps",
 }
-# Of formats that would otherwise hold the date, so that the same numbers give the same file.
+# Metadata that removes the date, so that the same numbers give the same file.
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -87,7 +87,7 @@ def _styled(make: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def _escaped(value: object) -> object:
-    """Return names of classes and runs as labels; other arguments as they are."""
+    """Return names of classes and runs as labels; other arguments unchanged."""
     if isinstance(value, str):
         return figure_label(value)
     if isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
@@ -98,7 +98,7 @@ def _escaped(value: object) -> object:
 
 
 def page_svg(figure: Figure) -> bytes:
-    """Return a figure as SVG for a page: without a background, in the page's fonts, darker where the page is dark."""
+    """Return a figure as SVG for a page: without a background, in the fonts of the page, with colors for dark pages."""
     buffer = io.StringIO()
     with mpl.rc_context({**_STYLE, "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", dpi=160, transparent=True, metadata=_UNDATED["svg"])
@@ -127,8 +127,8 @@ def confusion_figure(confusions: Mapping[str, NDArray[np.int64]], class_names: S
     """Draw confusion matrices side by side: shares of each true class on one color scale, errors as numbers.
 
     Args:
-        confusions: for each title the images of class (row) taken for class (column) ``(j j)``.
-        class_names: in the order of the classes.
+        confusions: by title, the number of images of a true class (row) predicted as a class (column) ``(j j)``.
+        class_names: names of the classes, in their order.
     """
     figure, panels = _square_panels(len(confusions), len(class_names))
     image = None
@@ -154,8 +154,8 @@ def image_correlations_figure(correlations: Array, labels: NDArray[np.int64], cl
 
     Args:
         correlations: ``(n n)``.
-        labels: of the images, in the order in which they are drawn ``(n)``.
-        class_names: in the order of the classes.
+        labels: labels of the images, in the order in which they are drawn ``(n)``.
+        class_names: names of the classes, in their order.
     """
     n = len(labels)
     figure = Figure(figsize=(4.3, 4.9), layout="constrained")
@@ -191,13 +191,13 @@ def image_correlations_figure(correlations: Array, labels: NDArray[np.int64], cl
 def class_correlations_figure(
     correlations: Array, class_names: Sequence[str], *, symmetric: bool, labels: tuple[str, str] = ("class", "class")
 ) -> Figure:
-    """Mean correlations between classes ``(j j)`` with their values; only the lower triangle where symmetric.
+    """Draw mean correlations between classes with their values; only the lower triangle if they are symmetric.
 
     Args:
-        correlations: of row with column ``(j j)``.
-        class_names: in the order of the classes.
-        symmetric: whether the upper triangle says nothing new.
-        labels: of the rows and of the columns.
+        correlations: correlations of rows with columns ``(j j)``.
+        class_names: names of the classes, in their order.
+        symmetric: whether the matrix is symmetric.
+        labels: labels of the rows and of the columns.
     """
     figure, panels = _square_panels(1, len(class_names))
     panel = panels[0]
@@ -215,12 +215,12 @@ def class_correlations_figure(
 
 @_styled
 def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Figure:
-    """Draw class-averaged output lengths: a panel for each true class, dynamic beside fast.
+    """Draw class-averaged output lengths: one panel per true class, dynamic beside fast.
 
     Args:
         dynamic: mean length for true class (row) and class capsule (column) ``(j j)``.
         fast: likewise.
-        class_names: in the order of the classes.
+        class_names: names of the classes, in their order.
     """
     classes = len(class_names)
     columns = min(5, classes)
@@ -240,7 +240,7 @@ def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Fi
         panel.set_ylim(-0.03, 1.03)
         panel.grid(axis="y")
         panel.set_axisbelow(True)
-        _thin_ticks(panel, class_names, most=10)
+        _thin_ticks(panel, class_names, max_ticks=10)
         panel.tick_params(labelbottom=k + columns >= classes)
     figure.supylabel("mean length", fontsize=8)
     figure.supxlabel("class capsule, the longest is predicted", fontsize=8)
@@ -251,10 +251,10 @@ def tuning_figure(dynamic: Array, fast: Array, class_names: Sequence[str]) -> Fi
 
 @_styled
 def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
-    """Draw how coefficients are spread in each iteration, one panel per run, on the same axes.
+    """Draw histograms of the coefficients in each iteration, one panel per run, on the same axes.
 
     Args:
-        histograms: for each title the edges ``(bins + 1)`` and the share of coefficients in each bin ``(r bins)``.
+        histograms: by title, the edges ``(bins + 1)`` and the fraction of coefficients in each bin ``(r bins)``.
     """
     figure = Figure(figsize=(WIDTH, 2.7), layout="constrained")
     panels = figure.subplots(1, len(histograms), sharey=True, squeeze=False)[0]
@@ -262,7 +262,7 @@ def histogram_figure(histograms: Mapping[str, tuple[Array, Array]]) -> Figure:
     high = max(edges[-1] for edges, _ in histograms.values())
     for panel, (title, (edges, shares)) in zip(panels, histograms.items(), strict=True):
         iterations = len(shares)
-        # The last is the strongest and widest.
+        # The last iteration has the strongest color and the widest line.
         colors = [(DYNAMIC, alpha) for alpha in np.linspace(0.35, 1, iterations)]
         for k, share in enumerate(shares):
             words = ": the start" if k == 0 else ": accumulated" if k == iterations - 1 else ""
@@ -316,8 +316,8 @@ def position_figure(maps: Array, mean_images: Array, class_names: Sequence[str])
 
     Args:
         maps: coefficients for each class, capsule type and position ``(j types height width)``.
-        mean_images: of each class ``(j c h w)``.
-        class_names: in the order of the classes.
+        mean_images: mean image of each class ``(j c h w)``.
+        class_names: names of the classes, in their order.
     """
     classes = len(class_names)
     columns = min(5, classes)
@@ -348,18 +348,18 @@ def position_figure(maps: Array, mean_images: Array, class_names: Sequence[str])
 
 @_styled
 def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
-    """Draw the master matrix laid out: classes as rows, capsule types as columns, a map of positions in each cell.
+    """Draw the master matrix by position: classes as rows, capsule types as columns, a map of positions in each cell.
 
     Args:
         maps: coefficients for each class, capsule type and position ``(j types height width)``.
-        class_names: in the order of the classes.
+        class_names: names of the classes, in their order.
     """
     classes, types, height, width = maps.shape
     padded = np.pad(maps, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     mosaic = padded.transpose(0, 2, 1, 3).reshape(classes * (height + 1), types * (width + 1))[:-1, :-1]
     across = min(WIDTH - 1.0, 0.45 * types)
     down = across * mosaic.shape[0] / mosaic.shape[1]
-    # Wide enough for the words below, however few types there are.
+    # Wide enough for the text below, even with few types.
     whole = max(across + 1.0 + 0.06 * max(map(len, class_names)), 4.6)
     figure = Figure(figsize=(whole, down + 0.75), layout="constrained")
     panel = figure.subplots()
@@ -380,14 +380,14 @@ def types_figure(maps: Array, class_names: Sequence[str]) -> Figure:
 def procedure_figure(
     containers: Array, normalized: Array, values: Array, counts: NDArray[np.int64], class_names: Sequence[str]
 ) -> Figure:
-    """Sum, normalize, reduce: how the containers of a run become its master matrix (paper, section 5).
+    """Draw how the containers of a run become its master matrix: sum, normalize, reduce (paper, section 5).
 
     Args:
         containers: sums of each class's coefficients ``(j i j)``.
         normalized: the same, divided by the class's count, rows normalized ``(j i j)``.
         values: the master coefficients ``(i j)``.
-        counts: images of each class ``(j)``.
-        class_names: in the order of the classes.
+        counts: number of images per class ``(j)``.
+        class_names: names of the classes, in their order.
     """
     classes = len(class_names)
     chosen = [0, 1, classes - 1] if classes > 2 else list(range(classes))
@@ -396,7 +396,7 @@ def procedure_figure(
     height = 0.2
     bottoms = [0.675, 0.415, 0.115] if classes > 3 else [0.675, 0.395, 0.115]
     result = figure.add_axes((0.725, 0.27, 0.2, 0.44))
-    # Where each arrow ends, so that none crosses a word: the left edge, the column itself, the lower edge.
+    # End points of the arrows, chosen so that none crosses text: the left edge, the column itself, the lower edge.
     ends = [(0.0, 0.85), (1.5 / classes, 0.5), ((classes - 0.5) / classes, 0.0)]
     added = drawn = None
     for row, k in enumerate(chosen):
@@ -452,13 +452,13 @@ def examples_figure(
     lengths: Lengths,
     class_names: Sequence[str],
 ) -> Figure:
-    """Draw output lengths of single images, dynamic beside fast, with the image and what is drawn from each.
+    """Draw output lengths of single images, dynamic beside fast, with the image and both reconstructions.
 
     Args:
         images: ``(n c h w)``.
         reconstructions: from the longest capsule of dynamic and of fast routing ``(n 2 c h w)``; not drawn when None.
-        lengths: of these images.
-        class_names: in the order of the classes.
+        lengths: lengths of these images.
+        class_names: names of the classes, in their order.
     """
     n = len(images)
     figure = Figure(figsize=(WIDTH, 1.02 * n + 0.75), layout="constrained")
@@ -484,8 +484,8 @@ def disagreement_figure(images: Array, lengths: Lengths, class_names: Sequence[s
 
     Args:
         images: ``(n c h w)``.
-        lengths: of these images.
-        class_names: in the order of the classes.
+        lengths: lengths of these images.
+        class_names: names of the classes, in their order.
     """
     n = len(images)
     columns = min(2, n)
@@ -513,14 +513,14 @@ def disagreement_figure(images: Array, lengths: Lengths, class_names: Sequence[s
 def variation_figure(
     pictures: Array, row_names: Sequence[str], offsets: Sequence[float], row_label: str, marked: str = "0"
 ) -> Figure:
-    """Draw reconstructions in rows, changed more and more along each.
+    """Draw rows of reconstructions that change along the row.
 
     Args:
         pictures: ``(rows s c h w)``.
-        row_names: of the rows.
-        offsets: added to the capsule's number, of the columns ``(s)``.
-        row_label: what the rows are.
-        marked: what the unchanged column is called.
+        row_names: names of the rows.
+        offsets: value added to the entry of the capsule in each column ``(s)``.
+        row_label: label of the rows.
+        marked: label of the unchanged column.
     """
     rows, steps, _, height, width = pictures.shape
     # One image with a transparent pixel between its parts is sharper and smaller than hundreds of axes.
@@ -582,7 +582,7 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
         panel.add_patch(_plain_arrow((x - 2.0, middle), (x + 4.0, middle)))
         panel.text(x + 0.8, middle + 2.0, f"{kernel}×{kernel}", ha="center", fontsize=7, color=_FAINT)
         panel.text(x + 0.8, middle - 3.4, f"stride {stride}", ha="center", fontsize=7, color=_FAINT)
-    # Both ways from lower capsules to class capsules.
+    # Both variants of routing from lower capsules to class capsules.
     panel.add_patch(_plain_arrow((61.0, middle + 4.4), (73.0, middle + 4.4), DYNAMIC))
     panel.add_patch(_plain_arrow((61.0, middle - 4.4), (73.0, middle - 4.4), FAST))
     rule = get_normalization(config.normalization).title
@@ -592,7 +592,7 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
     panel.text(66.8, middle - 9.6, "one product", ha="center", fontsize=7, color=FAST)
     panel.add_patch(_plain_arrow((83.0, middle), (88.0, middle)))
     panel.text(89.0, middle, "class of\nthe longest", ha="left", va="center", fontsize=8)
-    # The decoder, in training only.
+    # The decoder is used in training only.
     layers = [f"{j}×{e} masked", *map(str, config.decoder), f"{config.height}×{config.width}×{c}"]
     shown = " → ".join(layers)
     panel.add_patch(
@@ -668,7 +668,7 @@ def _bars(panel: Axes, lengths: Lengths, number: int, class_names: Sequence[str]
     panel.set_xlim(-0.6, len(class_names) - 0.4)
     panel.grid(axis="y")
     panel.set_axisbelow(True)
-    _thin_ticks(panel, class_names, most=20)
+    _thin_ticks(panel, class_names, max_ticks=20)
 
 
 def _length_legend(figure: Figure, panel: Axes) -> None:
@@ -689,7 +689,7 @@ def _colors(picture: Array) -> Array:
 
 
 def _square_panels(count: int, classes: int) -> tuple[Figure, list[Axes]]:
-    # A heat map of ten classes fits on a phone.
+    # A heat map of ten classes fits on the screen of a phone.
     side = max(3.7, 0.4 * classes) if count > 1 else max(4.3, 0.42 * classes)
     figure = Figure(figsize=(side * count, side + 0.6), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
@@ -710,19 +710,19 @@ def count_of(number: int, noun: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Return a number with two places, with a true minus and no negative zero."""
+    """Return a number with two decimals, with a typographic minus and without negative zero."""
     return f"{value:z.2f}".replace("-", "−")
 
 
 def _correlation_map() -> mpl.colors.Colormap:
-    """Return red for positive and blue for negative, the weaker the more transparent: right on white and on black."""
+    """Return a color map: red for positive, blue for negative, transparent around zero to fit light and dark pages."""
     strength = np.linspace(-1, 1, 255)
     colors = np.array([mpl.colors.to_rgba("#b2182b" if value > 0 else "#2166ac", abs(value)) for value in strength])
     return ListedColormap(colors).with_extremes(bad="none")
 
 
 def _coefficient_norm(values: Array) -> Normalize:
-    """Return a scale from 0 to 1, the bounds of Max-Min, wider where the coefficients are; for softmax their range."""
+    """Return a scale from the smallest coefficient, or 0 if it is positive, to the largest."""
     return Normalize(min(0.0, float(values.min())), float(values.max()))
 
 
@@ -741,16 +741,16 @@ def _class_ticks(panel: Axes, names: Sequence[str], *, rows: bool = True) -> Non
         panel.set_yticks(range(len(names)), names)
 
 
-def _thin_ticks(panel: Axes, names: Sequence[str], most: int) -> None:
-    """Write class names below, no more than fit."""
-    step = -(-len(names) // most)
+def _thin_ticks(panel: Axes, names: Sequence[str], max_ticks: int) -> None:
+    """Write at most ``max_ticks`` class names below a panel."""
+    step = -(-len(names) // max_ticks)
     shown = range(0, len(names), step)
     panel.set_xticks(list(shown), [names[k] for k in shown], rotation=_rotation(names))
     panel.tick_params(axis="x", length=0)
 
 
 def _write_cells(panel: Axes, texts: NDArray[np.str_], light: NDArray[np.bool_], ink: str = _INK) -> None:
-    """Write numbers into the cells of a matrix that is not too large for them."""
+    """Write numbers into the cells of a matrix, unless it has too many cells."""
     if len(texts) > 20:
         return
     for (row, column), text in _cells(texts):

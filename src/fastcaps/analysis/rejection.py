@@ -1,4 +1,4 @@
-"""What the lengths of class capsules are worth beyond the answer: whether they tell images of no class from others."""
+"""Out-of-distribution detection by the lengths of class capsules: do they separate images of no class from others?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from fastcaps.nn.inference import Batches, gather_batches
 
 @dataclass(frozen=True, kw_only=True)
 class LengthRow:
-    """The lengths of one network.
+    """Statistics of the lengths of one network.
 
     Attributes:
         network: its name.
-        accuracy: on the images of the classes.
+        accuracy: accuracy on the images of the classes.
         own_length: mean length of the capsule of the label.
         other_length: mean length of all other capsules.
-        agreement: share of answers that are those of the first network.
+        agreement: fraction of predictions that equal those of the first network.
         auroc: probability that the longest capsule of an image of a class is longer than that of another image.
     """
 
@@ -42,7 +42,7 @@ class LengthComparison(Result):
         outside: name of the data set of the other images.
         images: number of images of the classes.
         outside_images: number of other images.
-        rows: one per network; the first is what answers are compared with.
+        rows: one per network; predictions are compared with those of the first.
         command: command line that measured it.
     """
 
@@ -79,19 +79,19 @@ def compare_lengths(
     """Return the lengths of networks on images of their classes and on others.
 
     Args:
-        networks: by name; answers are compared with those of the first.
+        networks: networks by name; predictions are compared with those of the first.
         inside: returns batches of images and labels of the classes.
         outside: returns batches of other images; their labels are not used.
-        observe: told how many images were just done.
+        observe: called with the number of images after each batch.
     """
     rows: list[LengthRow] = []
-    first: NDArray[np.int64] | None = None
+    reference: NDArray[np.int64] | None = None
     for name, network in networks.items():
-        known = _lengths(network, inside(), observe)
-        other = _lengths(network, outside(), observe)["lengths"]
-        lengths, labels = known["lengths"], known["labels"]
+        inside_outputs = _lengths(network, inside(), observe)
+        outside_lengths = _lengths(network, outside(), observe)["lengths"]
+        lengths, labels = inside_outputs["lengths"], inside_outputs["labels"]
         answers = lengths.argmax(1)
-        first = answers if first is None else first
+        reference = answers if reference is None else reference
         own = lengths[np.arange(len(labels)), labels]
         rows.append(
             LengthRow(
@@ -99,8 +99,8 @@ def compare_lengths(
                 accuracy=float((answers == labels).mean()),
                 own_length=float(own.mean()),
                 other_length=float((lengths.sum() - own.sum()) / (lengths.size - len(own))),
-                agreement=float((answers == first).mean()),
-                auroc=auroc(lengths.max(1), other.max(1)),
+                agreement=float((answers == reference).mean()),
+                auroc=auroc(lengths.max(1), outside_lengths.max(1)),
             )
         )
     return tuple(rows)

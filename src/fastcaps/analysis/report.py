@@ -1,4 +1,4 @@
-"""A run as one HTML page that opens from disk: every figure inlined, every number one of ``analysis.json``."""
+"""A run as one HTML page that opens from disk: with inlined figures, and only numbers from ``analysis.json``."""
 
 import base64
 import re
@@ -13,15 +13,15 @@ from fastcaps.analysis.results import MEANINGS, Evaluation
 # Variants of routing in the first chart.
 CHARTED = ("dynamic", "fast", "uniform")
 
-# On a narrow screen a figure shrinks to this part, then it scrolls: texts would get too small.
+# On a narrow screen a figure shrinks to this fraction of its width, then it scrolls: text would get too small.
 _SMALLEST = 0.84
-# Width that a figure has on the narrowest screen.
+# Width of a figure on the narrowest screen, in pixels.
 _NARROW = 350
 
 
 @dataclass(frozen=True)
 class _Picture:
-    """An SVG for the page, with its size in pixels of the page; one that is wide scrolls on a phone."""
+    """An SVG for the page, with its size in pixels; a wide one scrolls on a phone."""
 
     data: str
     width: int
@@ -43,7 +43,7 @@ class _Picture:
 
 @dataclass(frozen=True)
 class _Chart:
-    """Where the marks of the first chart are, in percent of its width: accuracies with intervals, and speeds.
+    """Positions of the marks in the first chart, in percent of its width: accuracies with intervals, and speeds.
 
     Attributes:
         low: accuracy at the left edge; the right edge is 1.
@@ -70,7 +70,7 @@ def report_page(report: ReportData, pictures: Mapping[str, bytes]) -> str:
     """Return the page of a report.
 
     Args:
-        report: its numbers; run and settings must be known.
+        report: its numbers; run and settings must not be None.
         pictures: SVG per figure, by name, as `fastcaps.analysis.figures.page_svg` gives it.
     """
     if report.run is None or report.settings is None:

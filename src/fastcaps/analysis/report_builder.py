@@ -50,24 +50,24 @@ from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet
 from fastcaps.nn.config import CapsNetConfig
 
-# What is added to a number of a class capsule, as in Sabour et al. (2017).
+# Values that are added to an entry of a class capsule, as in Sabour et al. (2017).
 OFFSETS = tuple(round(-0.25 + 0.05 * k, 2) for k in range(11))
-# Numbers of images that change class and are drawn, and whose lengths are listed.
+# Maximum number of images that change class to draw, and to list with their lengths.
 _DRAWN, _LISTED = 16, 1000
-# Below these a figure shows nothing: the standard deviation of coefficients, the range of a map as a part of the
-# highest coefficient, and differences of reconstructions between classes and along a row as parts of the images'.
+# Thresholds below which a figure shows nothing: the standard deviation of coefficients, the range of a map relative to
+# the highest coefficient, and differences of reconstructions between classes and along a row, relative to the images.
 _FLAT, _EVEN, _ALIKE, _UNSEEN = 0.005, 0.05, 0.25, 0.2
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What passes over the images gave.
+    """Results of the passes over the images.
 
     Attributes:
-        training: of the training images.
-        lengths: of the test images.
-        evaluation: of the test images.
-        test_images: from numbers of test images ``(b)`` to what the network sees ``(b c h w)``.
+        training: pass over the training images.
+        lengths: lengths of the test images.
+        evaluation: evaluation on the test images.
+        test_images: returns the inputs ``(b c h w)`` of the network, given indices of test images ``(b)``.
     """
 
     training: TrainingPass
@@ -100,8 +100,8 @@ def build_report(
     Args:
         model: the trained network.
         master: its master coefficients.
-        measured: what passes over the images gave.
-        examples: numbers of the test images whose lengths are drawn.
+        measured: results of the passes over the images.
+        examples: indices of the test images whose lengths are drawn.
         sort_by_class: whether the heatmap of the first training images is sorted by class.
         compared: another run, for its histogram beside this one's.
     """
@@ -287,7 +287,7 @@ def _master_matrix(master: MasterCoefficients, config: CapsNetConfig, figures: d
             )
     if values.std() > _FLAT:
         figures["master_matrix"] = draw.master_matrix_figure(values, names)
-    # Near the bounds, where coefficients start at the upper one; otherwise half and twice the start.
+    # Near the bounds if coefficients start at the upper bound; otherwise half and twice the start.
     start = get_normalization(config.normalization).start(config.classes)
     low, high = (0.1, 0.9) if start == 1 else (0.5 * start, 2 * start)
     return MasterMatrix(
@@ -312,9 +312,9 @@ def _positions(
     means = maps.mean(1)  # (j, height, width)
     places = [np.unravel_index(int(one.argmax()), one.shape) for one in means]
     ranges = means.max((1, 2)) - means.min((1, 2))
-    least, most = int(ranges.argmin()), int(ranges.argmax())
+    flattest, steepest = int(ranges.argmin()), int(ranges.argmax())
     bound = _EVEN * float(maps.max())
-    if ranges[most] > bound:
+    if ranges[steepest] > bound:
         figures["positions"] = draw.position_figure(maps, training.mean_images, names)
     if maps.std() > _FLAT:
         figures["types"] = draw.types_figure(maps, names)
@@ -325,8 +325,8 @@ def _positions(
             HighestPosition(name, int(row) + 1, int(column) + 1, rounded_number(one.max()))
             for name, (row, column), one in zip(names, places, means, strict=True)
         ),
-        least_varied=PositionRange(names[least], rounded_number(ranges[least])),
-        most_varied=PositionRange(names[most], rounded_number(ranges[most])),
+        least_varied=PositionRange(names[flattest], rounded_number(ranges[flattest])),
+        most_varied=PositionRange(names[steepest], rounded_number(ranges[steepest])),
     )
 
 
@@ -339,13 +339,13 @@ def _examples(
     *,
     with_drawn: bool,
 ) -> Examples:
-    """Show the lengths of single images, and their reconstructions where these differ (analysis 4)."""
+    """Show the lengths of single images, and their reconstructions if these differ (analysis 4)."""
     names, numbers = model.config.class_names, list(examples)
     images = measured.test_images(torch.tensor(numbers)).to(model.routing.weight.device)
     fast = fold(model, master)
     networks = (model, fast) if with_drawn else ()
     reconstructions = [network.reconstruct(network(images).capsules).float().cpu().numpy() for network in networks]
-    # Computed again rather than taken from all, so that lengths and pictures belong together.
+    # Recomputed for these images, so that lengths and pictures belong together.
     lengths = output_lengths(model, fast, [(images, torch.from_numpy(measured.lengths.labels[numbers]))])
     figures["examples"] = draw.examples_figure(
         images.cpu().numpy(), np.stack(reconstructions, 1) if reconstructions else None, lengths, names
@@ -366,7 +366,7 @@ def _tuning(lengths: Lengths, names: tuple[str, ...], figures: dict[str, Figure]
 
 
 def _peaks(curves: NDArray[np.float64], names: tuple[str, ...]) -> TuningCurves:
-    """Find where tuning curves ``(j j)`` are highest, and the highest they are elsewhere."""
+    """Summarize tuning curves ``(j j)``: where they peak, and the largest mean length of another class."""
     present = np.flatnonzero(np.isfinite(curves).all(1))
     elsewhere = np.where(np.eye(len(curves), dtype=bool), -np.inf, np.nan_to_num(curves, nan=-np.inf))
     row, column = np.unravel_index(int(elsewhere.argmax()), elsewhere.shape)
@@ -405,14 +405,14 @@ def _disagreements(measured: Measurements, names: tuple[str, ...], figures: dict
 
 @dataclass(frozen=True)
 class _DrawnImages:
-    """The first correctly classified test image of each class, and what the decoder draws of its capsule.
+    """The first correctly classified test image of each class, and the reconstructions of its capsule.
 
     Attributes:
-        names: of the classes that have one ``(b)``.
-        labels: their numbers ``(b)``.
-        numbers: of the test images ``(b)``.
+        names: names of the classes that have such an image ``(b)``.
+        labels: labels of these classes ``(b)``.
+        numbers: indices of the test images ``(b)``.
         images: ``(b c h w)``.
-        varied: reconstructions with one number of the capsule changed by each of `OFFSETS` ``(b e s c h w)``.
+        varied: reconstructions with one entry of the capsule changed by each of `OFFSETS` ``(b e s c h w)``.
     """
 
     names: tuple[str, ...]
@@ -435,7 +435,7 @@ class _DrawnImages:
         return cls(names, labels.tolist(), numbers, images.double().cpu().numpy(), varied)
 
     def differences(self) -> Reconstructions:
-        """Compare classes."""
+        """Return the differences between classes, of images and of reconstructions."""
         classes = len(self.numbers)
         if classes < 2:
             return Reconstructions(classes, None, None, None, differ=False)
@@ -450,7 +450,7 @@ class _DrawnImages:
 
 
 def _mean_difference(images: NDArray[np.float64]) -> float:
-    """Return the root mean square difference of two images ``(b c h w)``, mean over all pairs."""
+    """Return the root mean square difference of two images, averaged over all pairs of images ``(b c h w)``."""
     pairs = itertools.combinations(images, 2)
     return float(np.mean([np.sqrt(np.square(one - other).mean()) for one, other in pairs]))
 
@@ -458,7 +458,7 @@ def _mean_difference(images: NDArray[np.float64]) -> float:
 def _dimensions(
     drawn: _DrawnImages, reconstructions: Reconstructions, wanted: int, figures: dict[str, Figure]
 ) -> Dimensions:
-    """Vary each number of a class capsule (analysis 8), for the first correctly classified image of each class."""
+    """Vary each entry of a class capsule (analysis 8), for the first correctly classified image of each class."""
     if reconstructions.images is None:
         return Dimensions(OFFSETS, None, ())
     bound = _UNSEEN * reconstructions.images

@@ -1,6 +1,6 @@
-"""The numbers of a report, section by section: what ``analysis.json`` holds and the page shows.
+"""The numbers of a report, section by section, as in ``analysis.json`` and on the page.
 
-Numbers are rounded to six places. What is not defined, such as the mean of no pairs, is None.
+Numbers are rounded to six decimals. Undefined values, such as the mean of no pairs, are None.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def rounded_number(value: Any) -> float | None:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """What decides a report: hashes of weights, coefficients and images, and a limit on the number of images."""
+    """Everything that determines a report: hashes of weights, coefficients and images, and the number of images."""
 
     command: str | None
     limit: int | None
@@ -41,12 +41,11 @@ class ReportSettings:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a report says first.
+    """The main finding of a report.
 
     Attributes:
         title: data set and network.
-        speedup: images per second with fast routing, as a multiple of those with dynamic routing; None where speeds
-            were not measured.
+        speedup: ratio of the images per second with fast and with dynamic routing; None if speeds were not measured.
     """
 
     title: str
@@ -55,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Number of training images, and per class."""
+    """Number of training images, in total and per class."""
 
     images: int
     counts: NDArray[np.int64]
@@ -93,7 +92,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Nearest:
-    """The classes that a class correlates with most, beside itself."""
+    """The other classes that a class correlates with most."""
 
     name: str = field(metadata={"key": "class"})
     own: float | None
@@ -103,7 +102,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Correlations:
-    """Mean correlations between classes ``(j j)``, and what they say."""
+    """Mean correlations between classes ``(j j)``, and their summary."""
 
     within: float | None
     between: float | None
@@ -119,7 +118,7 @@ class Correlations:
 
 @dataclass(frozen=True)
 class Spread:
-    """The histogram of coefficients per iteration, and what it says; mean and deviation are of the bins' middles."""
+    """The histogram of coefficients per iteration, and its summary; mean and deviation use the centers of the bins."""
 
     normalization: str
     normalization_title: str
@@ -152,7 +151,7 @@ class MasterMatrix:
 
 @dataclass(frozen=True)
 class HighestPosition:
-    """Where the mean coefficient of a class is highest: row and column from 1."""
+    """Position of the highest mean coefficient of a class: row and column from 1."""
 
     name: str = field(metadata={"key": "class"})
     row: int
@@ -172,7 +171,7 @@ class PositionRange:
 class Positions:
     """Mean master coefficients per class and position ``(j h w)``.
 
-    Positions tell something where the map of a class varies by more than `bound`.
+    Positions are only meaningful if the map of a class varies by more than `bound`.
     """
 
     bound: float | None
@@ -184,7 +183,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class ImageLengths:
-    """One test image with the class and the lengths that dynamic and fast routing give it."""
+    """One test image with its class and lengths by dynamic and by fast routing."""
 
     test_image: int
     label: str = field(metadata={"key": "is"})
@@ -196,7 +195,7 @@ class ImageLengths:
 
 @dataclass(frozen=True)
 class Examples:
-    """Some test images, and how many of them are right."""
+    """Some test images, and the number of correct predictions."""
 
     images: tuple[ImageLengths, ...]
     right_dynamic: int
@@ -249,7 +248,7 @@ class Disagreements:
 
 @dataclass(frozen=True)
 class ClassDimensions:
-    """How much each number of a class capsule changes the reconstruction of a test image ``(e)``."""
+    """Effect of each entry of a class capsule on the reconstruction of a test image ``(e)``."""
 
     name: str = field(metadata={"key": "class"})
     test_image: int
@@ -259,7 +258,7 @@ class ClassDimensions:
 
 @dataclass(frozen=True)
 class ShownDimensions:
-    """The class whose numbers are all drawn."""
+    """The class whose entries are all drawn."""
 
     name: str = field(metadata={"key": "class"})
     test_image: int
@@ -272,14 +271,14 @@ class ShownDimensions:
 
 @dataclass(frozen=True)
 class Reconstructions:
-    """How much the decoder tells classes apart: root mean square differences between two classes, mean over all pairs.
+    """How well the decoder separates classes: root mean square difference of two classes, averaged over all pairs.
 
     Attributes:
         classes: number of classes with a correctly classified test image; the first one of each is compared.
         images: difference of the images.
         drawn: difference of their reconstructions.
-        bound: smallest difference of reconstructions that shows something: a quarter of that of the images.
-        differ: whether the reconstructions differ by more.
+        bound: smallest meaningful difference of reconstructions: a quarter of that of the images.
+        differ: whether the reconstructions differ by more than `bound`.
     """
 
     classes: int
@@ -291,7 +290,7 @@ class Reconstructions:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """What the numbers of class capsules mean.
+    """What the entries of class capsules mean.
 
     An effect is the root mean square difference of the reconstructions at the ends of a row. It is visible above
     `bound`, a fifth of the difference between images of two classes.
@@ -308,24 +307,24 @@ class ReportData(Result):
     """All numbers and figures of a report.
 
     Attributes:
-        finding: what the report says first.
+        finding: the main finding.
         run: name of the run; None for a bare module, like the settings.
-        settings: what decides the report.
+        settings: everything that determines the report.
         network: configuration and sizes.
         training: the training images.
-        evaluation: on the test images.
+        evaluation: evaluation on the test images.
         first_images: correlations of single images.
-        class_correlations: between the ground-truth columns of classes.
-        master_correlations: of master columns with classes.
-        coefficients: how they are spread.
-        compared: the same of another run.
+        class_correlations: correlations between the ground-truth columns of classes.
+        master_correlations: correlations of master columns with classes.
+        coefficients: distribution of the coefficients.
+        compared: the same for another run.
         master: the master matrix.
-        positions: the same by position.
+        positions: the master matrix by position.
         examples: single test images.
         tuning: lengths averaged per class.
         disagreements: images that change class.
-        reconstructions: how much the decoder tells classes apart.
-        dimensions: what the numbers of a class capsule mean.
+        reconstructions: how well the decoder separates classes.
+        dimensions: what the entries of a class capsule mean.
         figures: matplotlib figures by name.
     """
 

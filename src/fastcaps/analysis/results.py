@@ -1,4 +1,4 @@
-"""What an evaluation gives and what ``evaluation.json`` holds; needs neither PyTorch nor SciPy."""
+"""The result of an evaluation, as in ``evaluation.json``. Imports neither PyTorch nor SciPy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ MEANINGS = {
 }
 
 
-# So few images may well get one class by chance.
+# Fewer images than this may all be predicted as one class by chance.
 _FEW_IMAGES = 10
 
 
 def note_sentences(images_note: str | None) -> list[str]:
-    """Return the sentence of a result about images that are not those of the run."""
+    """Return the note of a result about images that are not those of the run, as a sentence."""
     return [] if images_note is None else [f"Mind that {images_note}."]
 
 
@@ -41,10 +41,10 @@ class Comparison:
 
     Attributes:
         changed: number of predictions that differ.
-        gained: of those, wrong before and right now.
-        lost: right before and wrong now.
-        p_value: of McNemar's exact test that gains and losses are equally likely.
-        difference: accuracy, new minus old.
+        gained: number of changed predictions that were wrong before and are correct now.
+        lost: number of changed predictions that were correct before and are wrong now.
+        p_value: p-value of McNemar's exact test that gains and losses are equally likely.
+        difference: difference of accuracies, new minus old.
         interval: 95 % interval of the difference, paired (Wald with Agresti and Min's correction).
     """
 
@@ -56,7 +56,7 @@ class Comparison:
     interval: tuple[float, float]
 
     def sentence(self, name: str) -> str:
-        """Say what the test says of fast routing beside something else of this name."""
+        """Return the result of the test as a sentence that compares fast routing with ``name``."""
         points = 100 * self.difference
         p_value = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.2g}"
         counts = f"{_signed(points)} points, +{self.gained} −{self.lost} answers, McNemar {p_value}"
@@ -72,16 +72,16 @@ class Variant:
 
     Attributes:
         correct: number of correct predictions.
-        errors: number of the others.
-        accuracy: share of the correct ones.
+        errors: number of wrong predictions.
+        accuracy: fraction of correct predictions.
         interval: 95 % interval of the accuracy (Wilson).
         per_class: accuracy per class ``(j)``; NaN for a class without images.
         confusion: number of images per true class (row) and predicted class (column) ``(j j)``.
-        images_per_second: of the whole network; None where it was not measured.
+        images_per_second: speed of the whole network; None if it was not measured.
         against_dynamic: comparison with dynamic routing; None for dynamic routing itself.
         against_uniform: comparison with uniform coefficients, for fast routing only.
-        against_other: comparison with the other network, for fast routing only, where there is one.
-        predictions: class per image ``(n)``; none when read from a file.
+        against_other: comparison with the other network, if there is one; for fast routing only.
+        predictions: predicted class per image ``(n)``; empty when read from a file.
     """
 
     correct: int
@@ -103,7 +103,7 @@ class Other:
 
     Attributes:
         run: its run.
-        routing: ``"dynamic"`` or ``"fast"``, as it was trained.
+        routing: routing it was trained with, ``"dynamic"`` or ``"fast"``.
         weights: hash of its weights.
     """
 
@@ -116,7 +116,7 @@ class Other:
 class Evaluation(Result):
     """All variants of routing on the same images.
 
-    `fastcaps.analysis.evaluate` fills the last fields; the rest says of what run, and is None for a bare module.
+    `fastcaps.analysis.evaluate` fills the last fields; the others describe the run, and are None for a bare module.
 
     Attributes:
         run: folder of the run.
@@ -128,15 +128,15 @@ class Evaluation(Result):
         batch_size: images per batch.
         threads: CPU threads per process.
         processes: number of processes.
-        versions: of packages, by name.
-        master: what is known of the master coefficients.
+        versions: versions of packages, by name.
+        master: summary of the master coefficients.
         master_range: smallest and largest master coefficient.
         other: the network that it was compared with.
         images: number of images.
-        class_names: in the order of the labels.
-        variants: by name: ``"dynamic"``, ``"fast"``, ``"uniform"``; ``"ceiling"`` where there are sums of the
-            network's own weights; ``"other"`` where another network was compared.
-        labels: true class per image ``(n)``; none when read from a file.
+        class_names: names of the classes, in the order of the labels.
+        variants: variants by name: ``"dynamic"``, ``"fast"``, ``"uniform"``; ``"ceiling"`` if the coefficients have
+            sums of the network's own weights; ``"other"`` if another network was compared.
+        labels: true class per image ``(n)``; empty when read from a file.
     """
 
     run: str | None = json_field(omit_none=True)
@@ -158,7 +158,7 @@ class Evaluation(Result):
     labels: NDArray[np.int64] = json_field(omit=True, default_factory=_no_labels)
 
     def __post_init__(self) -> None:
-        """Refuse an evaluation without the variants that every one has."""
+        """Raise ValueError if a required variant is missing."""
         for name in ("dynamic", "fast", "uniform"):
             if name not in self.variants:
                 raise ValueError(f"variants.{name} is missing")
@@ -183,12 +183,12 @@ class Evaluation(Result):
         return [self._variants_table(), self._classes_table()]
 
     def sentences(self) -> list[str]:
-        """Say what fast routing changes, how it compares with the other network, and what is special of the images."""
+        """Return what fast routing changes, the comparison with the other network, and notes about the images."""
         compared = [] if self.other is None else [self.compare_with_other()]
         return [self.verdict(), *compared, *note_sentences(self.images_note), *self._one_class()]
 
     def _one_class(self) -> list[str]:
-        """Say when dynamic routing gives nearly all images one class, though it is not that of nearly all images."""
+        """Return a warning if dynamic routing predicts one class for nearly all images, but not nearly all have it."""
         predicted = self.dynamic.confusion.sum(axis=0)
         top = int(predicted.argmax())
         labeled = self.dynamic.confusion.sum(axis=1)[top]
@@ -200,7 +200,7 @@ class Evaluation(Result):
         return [f"{count} {part}images were classified as {name}: the network has learned nothing."]
 
     def verdict(self) -> str:
-        """Say in two sentences what fast routing changes."""
+        """Return two sentences about what fast routing changes."""
         speed = "Speeds were not measured on so few images"
         if self.dynamic.images_per_second and self.fast.images_per_second:
             ratio = self.fast.images_per_second / self.dynamic.images_per_second
@@ -213,12 +213,12 @@ class Evaluation(Result):
         return f"{speed}; {words} and {change.lost:,} for the worse. {self.compare_with_uniform()}"
 
     def compare_with_uniform(self) -> str:
-        """Say what master coefficients are good for: fast routing beside no routing at all."""
+        """Return a sentence that compares fast routing with no routing at all: the benefit of master coefficients."""
         against = self.fast.against_uniform
         return "" if against is None else against.sentence("all coefficients 1, no routing at all")
 
     def compare_with_other(self) -> str:
-        """Compare fast routing with the other network in one sentence."""
+        """Return a sentence that compares fast routing with the other network."""
         against = self.fast.against_other
         if self.other is None or against is None:
             raise ValueError("no other network was compared: evaluate with another one")

@@ -26,9 +26,9 @@ from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
 from fastcaps.nn.inference import Batches, run_batches
 
-# Changes when what is collected does, so that files of another version are not taken for this one's.
+# Version of the collected data: files of another version are not reused.
 _FORMAT = 1
-# Images whose votes are made at a time: they stay in a processor's cache.
+# Images whose votes are computed at a time: they stay in the processor's cache.
 _PIECE = 16
 
 Arrays = dict[str, NDArray[Any]]
@@ -40,7 +40,7 @@ class TrainingPass:
 
     Attributes:
         correlations: sums of the ground-truth columns per class.
-        histogram: of all coefficients, per iteration.
+        histogram: histogram of all coefficients, per iteration.
         first_columns: ground-truth columns of the first images ``(n i)``, float32.
         first_labels: labels of the same images ``(n)``.
         image_sums: sums of the images per class ``(j c h w)``.
@@ -54,12 +54,12 @@ class TrainingPass:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Images of each class ``(j)``."""
+        """Number of images per class ``(j)``."""
         return self.correlations.counts + self.correlations.constant
 
     @property
     def mean_images(self) -> NDArray[np.float64]:
-        """The mean image of each class ``(j c h w)``, black where it has none."""
+        """The mean image of each class ``(j c h w)``; black for a class without images."""
         means: NDArray[np.float64] = self.image_sums / np.maximum(self.counts, 1)[:, None, None, None]
         return means
 
@@ -80,7 +80,7 @@ class TrainingPass:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
-        """Return what `to_arrays` gave as an object."""
+        """Return the object that `to_arrays` converted."""
         classes, lower_capsules = arrays["sums"].shape
         correlations = ClassCorrelations(lower_capsules, classes)
         for name in ("sums", "squares", "counts", "constant"):
@@ -102,7 +102,7 @@ def collect(
     Args:
         model: the trained network.
         batches: images ``(b c h w)`` and labels ``(b)``, without augmentation.
-        first: number of images whose columns are stored one by one.
+        first: number of images whose individual columns are stored.
         observe: called with the number of images after each batch.
         world: the ranks, each with its own images in their order; all get the same result.
     """
@@ -149,42 +149,42 @@ def cached(
     tell: Callable[[Path], None],
     world: World = SINGLE,
 ) -> Arrays:
-    """Return arrays from the first file that has them for this key; otherwise compute them, and write the first file.
+    """Return arrays from the first file that has them for this key; otherwise compute them and write the first file.
 
     Args:
         places: files to look in; only the first is written.
-        key: what decides the arrays, as JSON: hashes of weights and images, settings.
-        make: computes them.
-        tell: called with the file that had them.
-        world: the ranks; all take part in computing them, unless all have them; only the first writes.
+        key: everything that determines the arrays, as JSON: hashes of weights and images, settings.
+        make: computes the arrays.
+        tell: called with the file that the arrays were read from.
+        world: the ranks; all compute the arrays unless all have found them; only rank 0 writes.
     """
-    wanted = json.dumps({"format": _FORMAT, **key}, sort_keys=True)
-    stored = _stored(places, wanted, tell)
+    key_text = json.dumps({"format": _FORMAT, **key}, sort_keys=True)
+    stored = _stored(places, key_text, tell)
     if world.all_min(int(stored is not None)) and stored is not None:
         return stored
     arrays = make()
     if world.is_main:
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        metadata = {"key": wanted, "sha256": _hash(contiguous)}
+        metadata = {"key": key_text, "sha256": _hash(contiguous)}
         write_atomically({places[0]: safetensors.numpy.save(contiguous, metadata=metadata)})
     return arrays
 
 
-def _stored(places: Sequence[Path], wanted: str, tell: Callable[[Path], None]) -> Arrays | None:
+def _stored(places: Sequence[Path], key_text: str, tell: Callable[[Path], None]) -> Arrays | None:
     for place in places:
         try:
             metadata, tensors = read_tensors(place)
             arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        except (OSError, ValueError, TypeError):  # TypeError: of a type that NumPy does not have
+        except (OSError, ValueError, TypeError):  # TypeError: a dtype that NumPy does not have
             continue
-        if metadata.get("key") == wanted and metadata.get("sha256") == _hash(arrays):
+        if metadata.get("key") == key_text and metadata.get("sha256") == _hash(arrays):
             tell(place)
             return arrays
     return None
 
 
 def _hash(arrays: Arrays) -> str:
-    """Return the SHA-256 of arrays, so that those of a damaged file are computed again."""
+    """Return the SHA-256 of arrays, by which a damaged file is recognized."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {array.shape} {array.dtype}\n".encode())

@@ -1,4 +1,4 @@
-"""Compression: capsule types and stem maps removed, and what is left trained to answer as the whole network does."""
+"""Compression: remove capsule types and stem maps, then train what is left to answer as the whole network does."""
 
 from fastcaps.compression.pruning import Size, multiply_adds, prune
 from fastcaps.compression.ranking import RANKINGS, Moments, Ranking, measure_moments, rank_maps, rank_types

@@ -12,11 +12,11 @@ from fastcaps.nn.meta import without_weights
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """What pruning changes in a network.
+    """The sizes that pruning changes in a network.
 
     Attributes:
-        types: capsule types.
-        maps: feature maps of the last convolution of the stem.
+        types: number of capsule types.
+        maps: number of feature maps of the last convolution of the stem.
     """
 
     types: int
@@ -32,7 +32,7 @@ class Size:
         return dataclasses.replace(config, capsule_types=self.types, stem_channels=self.maps)
 
     def __str__(self) -> str:
-        """Return both numbers."""
+        """Return both sizes."""
         return f"{self.types} types, {self.maps} maps"
 
 
@@ -45,12 +45,12 @@ def multiply_adds(config: CapsNetConfig) -> int:
 def prune(network: FastCapsNet, types: Tensor, maps: Tensor) -> FastCapsNet:
     """Return a copy of a folded network that has only some of its capsule types and stem maps.
 
-    It answers exactly as the network does with the weights of all other types and maps set to zero.
+    The result is exactly that of the network with the weights of all other types and maps set to zero.
 
     Args:
-        network: not touched.
-        types: numbers of the capsule types to keep ``(m)``; their order is that of the network.
-        maps: numbers of the stem maps to keep ``(n)``; likewise.
+        network: the folded network; not modified.
+        types: indices of the capsule types to keep ``(m)``; they stay in the order of the network.
+        maps: indices of the stem maps to keep ``(n)``; likewise.
 
     Returns:
         A folded network with fewer ``capsule_types`` and ``stem_channels``, with gradients switched off.
@@ -77,7 +77,7 @@ def prune(network: FastCapsNet, types: Tensor, maps: Tensor) -> FastCapsNet:
 
 
 def _checked(numbers: Tensor, count: int, what: str) -> Tensor:
-    """Numbers in ascending order."""
+    """Return indices in ascending order; raise ValueError unless they are different and below ``count``."""
     ordered: Tensor = torch.unique(numbers.cpu())
     if numbers.ndim != 1 or numbers.is_floating_point() or len(ordered) != len(numbers) or not len(numbers):
         raise ValueError(f"{what} to keep are {numbers.tolist()}, expected different whole numbers, at least one")

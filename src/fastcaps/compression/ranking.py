@@ -1,4 +1,4 @@
-"""Which capsule types and stem maps matter: by the energy of their folded contribution, by magnitude, or at random.
+"""Rank capsule types and stem maps: by the energy of their folded contribution, by magnitude, or at random.
 
 The folded network adds up ``s_j = Σ_i A_ijᵀ u_i`` with ``A_ij = C_ij W_ij``, so lower capsule i contributes the energy
 ``Σ_j E‖A_ijᵀ u_i‖² = Σ_j tr(A_ijᵀ E[u_i u_iᵀ] A_ij)``, and a capsule type that of its capsules at all positions. A stem
@@ -20,8 +20,8 @@ from fastcaps.nn.inference import evaluating
 Ranking = Literal["energy", "magnitude", "random"]
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
 
-# Images whose patches are held at a time.
-_FEW = 16
+# Images whose patches are in memory at a time.
+_CHUNK_IMAGES = 16
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ def measure_moments(network: FastCapsNet, batches: Iterable[Tensor]) -> Moments:
 
     Args:
         network: a folded network.
-        batches: images ``(b c h w)``; some hundred are enough.
+        batches: images ``(b c h w)``; a few hundred are enough.
     """
     conv = network.primary.conv
     k, q = conv.in_channels, conv.kernel_size[0] * conv.kernel_size[1]
     capsules = torch.zeros((), dtype=torch.float64)
     patches = torch.zeros(k, q, q, dtype=torch.float64)
-    count = places = 0
+    count = positions = 0
     with evaluating(network):
         for images in batches:
-            for piece in torch.split(images, _FEW):
+            for piece in torch.split(images, _CHUNK_IMAGES):
                 maps = network.stem(network._checked(piece))
                 lower = network.primary(maps)  # (b, i, d)
                 capsules = capsules + torch.einsum("bid,bif->idf", lower, lower).double().cpu()
@@ -60,20 +60,20 @@ def measure_moments(network: FastCapsNet, batches: Iterable[Tensor]) -> Moments:
                 by_map = columns.view(len(piece), k, q, -1).permute(1, 2, 0, 3).flatten(2)  # (k, q, b·positions)
                 patches += (by_map @ by_map.transpose(1, 2)).double()
                 count += len(piece)
-                places += by_map.shape[2]
+                positions += by_map.shape[2]
     if not count:
         raise ValueError("there are no images to rank capsule types by")
-    return Moments(capsules / count, patches / places)
+    return Moments(capsules / count, patches / positions)
 
 
 def rank_types(network: FastCapsNet, by: Ranking, moments: Moments | None = None, seed: int = 0) -> Tensor:
-    """Return the importance of each capsule type ``(types)``, float64; the larger the more.
+    """Return the importance of each capsule type ``(types)``, float64; larger is more important.
 
     Args:
         network: a folded network.
         by: ``"energy"`` of the folded contribution, ``"magnitude"`` of kernel and folded weights, or ``"random"``.
-        moments: what `measure_moments` returned, for the energy.
-        seed: of the random order.
+        moments: result of `measure_moments`; for the energy only.
+        seed: seed of the random order.
     """
     config = network.config
     types, dim = config.capsule_types, config.lower_dimension
@@ -95,10 +95,10 @@ def rank_maps(
 
     Args:
         network: a folded network.
-        by: as for `rank_types`; the magnitude of a map is that of its kernels, on both sides.
-        types: numbers of the capsule types that stay ``(m)``.
+        by: as for `rank_types`; the magnitude of a map is that of its kernels in the stem and in PrimaryCapsules.
+        types: indices of the capsule types that are kept ``(m)``.
         moments: as for `rank_types`.
-        seed: of the random order.
+        seed: seed of the random order.
     """
     config, conv = network.config, network.primary.conv
     if _checked(by, moments) == "random":

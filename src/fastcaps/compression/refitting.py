@@ -19,25 +19,25 @@ from fastcaps.compression.teacher import Lesson, Teacher
 from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss
 from fastcaps.nn import CapsuleOutput, FastCapsNet
 
-# Steps in which the learning rate rises, at most, and from which on it is not made smaller.
-_LONGEST_RISE, _FULL = 100, 1_000
+# Maximum number of warmup steps, and number of training steps from which on the learning rate is not reduced.
+_MAX_WARMUP, _FULL_RATE_STEPS = 100, 1_000
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefitSettings:
-    """How a pruned network is trained: by Adam, whose learning rate rises, then falls linearly to 0.
+    """Settings of the training of a pruned network: Adam, with a warmup and a linear decay of the learning rate to 0.
 
-    A training of fewer than 1,000 steps has a smaller rate, by the root of their share: few images can't repair what
+    With fewer than 1,000 steps the learning rate is multiplied by ``sqrt(steps / 1000)``: few images can't repair what
     large first steps destroy.
 
     Attributes:
         epochs: passes over the training images.
-        learning_rate: of Adam at its highest.
-        sharpness: what lengths are multiplied by in both losses of the lengths.
-        label_weight: of cross-entropy with the labels.
-        length_weight: of the divergence from the teacher's lengths.
-        capsule_weight: of the squared distance from the teacher's capsules.
+        learning_rate: highest learning rate of Adam.
+        sharpness: factor of the lengths in both losses of the lengths.
+        label_weight: weight of the cross-entropy with the labels.
+        length_weight: weight of the divergence from the teacher's lengths.
+        capsule_weight: weight of the squared distance from the teacher's capsules.
     """
 
     epochs: int = 6
@@ -62,9 +62,9 @@ class RefitSettings:
             raise ValueError(f"{', '.join(weights)} are all 0: there is nothing to learn, give one of them")
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 0, of so many."""
-        rise = min(1.0, (step + 1) / (1 + min(_LONGEST_RISE, steps // 5)))
-        return self.learning_rate * min(1.0, math.sqrt(steps / _FULL)) * rise * (1 - step / steps)
+        """Return the learning rate of a step, counted from 0, in a training of ``steps`` steps."""
+        warmup = min(1.0, (step + 1) / (1 + min(_MAX_WARMUP, steps // 5)))
+        return self.learning_rate * min(1.0, math.sqrt(steps / _FULL_RATE_STEPS)) * warmup * (1 - step / steps)
 
     def loss(self, output: CapsuleOutput, lesson: Lesson) -> Tensor:
         """Return the loss of a batch."""
@@ -72,8 +72,8 @@ class RefitSettings:
         if self.label_weight:
             loss = loss + self.label_weight * cross_entropy_loss(output.lengths, lesson.labels, self.sharpness)
         if self.length_weight:
-            wanted = torch.linalg.vector_norm(lesson.capsules, dim=-1)
-            loss = loss + self.length_weight * length_distillation_loss(output.lengths, wanted, self.sharpness)
+            teacher_lengths = torch.linalg.vector_norm(lesson.capsules, dim=-1)
+            loss = loss + self.length_weight * length_distillation_loss(output.lengths, teacher_lengths, self.sharpness)
         if self.capsule_weight:
             loss = loss + self.capsule_weight * capsule_distillation_loss(output.capsules, lesson.capsules)
         return loss
@@ -81,7 +81,7 @@ class RefitSettings:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training has come: after a step of an epoch, both counted from 1, with the means of the epoch so far."""
+    """Progress of a training after a step: epoch and step, counted from 1, and the means of the epoch so far."""
 
     epoch: int
     epochs: int
@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RefitEpoch:
-    """An epoch, counted from 1: mean loss, accuracy on the augmented images, and accuracy on held-out images."""
+    """Metrics of an epoch, counted from 1: mean loss, and accuracy on the augmented and on the held-out images."""
 
     epoch: int
     loss: float
@@ -112,19 +112,20 @@ def refit(
     accuracy: float | None = None,
     observe: Callable[[Progress], None] = lambda progress: None,
 ) -> list[RefitEpoch]:
-    """Train a folded network in place; its decoder is left as it is.
+    """Train a folded network in place, without its decoder.
 
-    With ``evaluate`` it ends with the weights of its best epoch, or with those it had before if no epoch is as good.
+    With ``evaluate`` the network ends with the weights of its best epoch. It ends with its initial weights if every
+    epoch is less accurate than ``accuracy``.
 
     Args:
-        network: afterwards in evaluation mode, with gradients switched off.
-        teacher: gives the batches, the labels and the capsules to learn.
-        settings: how it is trained.
-        checkpoint: a file to resume from, bit for bit, if it exists.
+        network: the folded network; afterwards in evaluation mode, with gradients switched off.
+        teacher: provides the batches, the labels and the capsules to learn.
+        settings: settings of the training.
+        checkpoint: file to write checkpoints to; if it exists, training resumes from it, bit for bit.
         checkpoint_every: steps between two writes of the checkpoint.
         evaluate: returns the accuracy of the network on held-out images; called after each epoch.
-        accuracy: what ``evaluate`` returns of it before training.
-        observe: told the progress after each step.
+        accuracy: what ``evaluate`` returns before training.
+        observe: called with the progress after each step.
     """
     network.requires_grad_(True)
     network.decoder.requires_grad_(False)
@@ -160,7 +161,7 @@ def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
 def _step(
     network: FastCapsNet, optimizer: torch.optim.Adam, lesson: Lesson, settings: RefitSettings, rate: float
 ) -> tuple[float, int]:
-    """Make one step; return the loss and the number of correct answers."""
+    """Take one step; return the loss and the number of correct answers."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     output: CapsuleOutput = network(lesson.images)
@@ -176,7 +177,7 @@ def _step(
 
 @dataclass
 class _Position:
-    """How far training has come, with sums over the epoch so far and the best accuracy on held-out images."""
+    """State of a training: position, sums over the epoch so far, and the best accuracy on held-out images."""
 
     epoch: int = 0
     step: int = 0
@@ -197,7 +198,7 @@ class _Position:
         return Progress(self.epoch + 1, epochs, self.step, steps, *means)
 
     def close_epoch(self, held_out_accuracy: float | None) -> bool:
-        """Begin another epoch; return whether none before was better."""
+        """Start the next epoch; return whether no earlier epoch was more accurate on the held-out images."""
         means = self.loss / self.images, self.correct / self.images
         self.history.append(RefitEpoch(self.epoch + 1, *means, held_out_accuracy))
         self.epoch += 1
@@ -211,7 +212,7 @@ class _Position:
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The file that a training resumes from: weights, those of the best epoch, moments of Adam, position."""
+    """The file that a training resumes from: current weights, best weights, moments of Adam, position."""
 
     path: Path
     key: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What compressing a run gives and what ``compress.json`` holds."""
+"""The result of compressing a run, as stored in ``compress.json``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class NetworkTime:
 
     Attributes:
         network: a size, ``"whole"`` for the folded network before pruning, or the name of another network.
-        batch: images at a time.
+        batch: images per batch.
         engine: ``"PyTorch"`` or ``"ONNX Runtime"``.
-        ms_per_image: median.
+        ms_per_image: median of the milliseconds per image.
     """
 
     network: str
@@ -33,18 +33,18 @@ class CompressionResult(Result):
         run: the run that was compressed.
         folder: the run folder of the compressed network.
         command: command line that made it.
-        settings: of the search.
-        size: of the compressed network.
+        settings: settings of the search.
+        size: size of the compressed network.
         whole: size of the network that it came from.
         met: whether it loses no more accuracy than allowed.
         reference: accuracy that losses are counted from.
-        source_accuracy: of the dynamic network on the held-out images.
+        source_accuracy: accuracy of the dynamic network on the held-out images.
         held_out: number of held-out images.
-        seen: whether the network that was compressed had been trained on them.
+        seen: whether the original network was trained on the held-out images.
         steps: all sizes that were tried, from large to small.
-        rankings: what each ranking leaves before training.
-        times: of all networks that were tried.
-        seconds: that it took.
+        rankings: accuracy after pruning by each ranking, before training.
+        times: inference times of all networks that were tried.
+        seconds: total duration, with the measurement of the times.
     """
 
     run: str

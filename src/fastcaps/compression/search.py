@@ -1,4 +1,4 @@
-"""The smallest network that loses no more accuracy than allowed: prune, train, measure, from large to small."""
+"""Search for the smallest network that loses no more accuracy than allowed: prune, train, measure, repeat."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,33 +19,33 @@ from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleNetwork, FastCapsNet
 from fastcaps.nn.inference import run_batches
 
-# Parts of the capsule types and stem maps that the networks of a search have, from large to small.
+# Fractions of the capsule types and stem maps that the sizes of a search keep, from large to small.
 LADDER = (1 / 2, 3 / 8, 5 / 16, 1 / 4, 3 / 16, 1 / 8)
-# Stem maps come in multiples of what processors work on at a time, where there are as many.
+# More stem maps than this are rounded to a multiple of it, as processors compute this many at a time.
 _MULTIPLE = 8
-# Images to rank by, and of the held-out ones to compare rankings on.
+# Number of training images to rank by, and of held-out images to compare rankings on.
 _RANKED, _COMPARED = 512, 2000
 _RANDOM_ORDERS = 3
-# Training images that are held out by default, where there are enough.
+# Number of training images that are held out by default, if there are enough.
 _HELD_OUT = 5000
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressSettings:
-    """What to look for.
+    """Settings of the search.
 
     Attributes:
-        max_drop: points of accuracy on the held-out images that may be lost.
-        types: capsule types of the only size to try; in proportion to ``maps`` when None.
-        maps: stem maps of the only size to try; in proportion to ``types`` when None.
-        speedup: by how many times the only size to try has fewer multiply-adds.
-        ranking: what decides which types and maps stay.
-        held_out: part of the training images, or their number, on which sizes are compared; None for 5,000, or a fifth
-            where that would be more than half.
+        max_drop: largest loss of accuracy on the held-out images, in percentage points.
+        types: number of capsule types, to try one size only; in proportion to ``maps`` when None.
+        maps: number of stem maps, to try one size only; in proportion to ``types`` when None.
+        speedup: factor by which to reduce the multiply-adds, to try one size only.
+        ranking: criterion by which types and maps are kept.
+        held_out: fraction or number of the training images on which sizes are compared; None for 5,000, or for a fifth
+            if there are fewer than 10,000 training images.
         batch_size: images per step.
-        seed: of the held-out images, the order and the augmentation.
-        views: augmented versions of the training images that the dynamic network answers; later epochs repeat them.
-        refit: how each size is trained.
+        seed: seed of the held-out images, the order and the augmentation.
+        views: number of epochs with new augmentations of the training images; later epochs repeat them.
+        refit: settings of the training of each size.
     """
 
     max_drop: float = 0.1
@@ -73,7 +73,7 @@ class CompressSettings:
             raise ValueError(f"ranking is {self.ranking!r}, expected one of {', '.join(RANKINGS)}")
 
     def held_out_of(self, images: int) -> float | int:
-        """Return the part, or the number, of so many training images to hold out."""
+        """Return the fraction or the number of images to hold out, given the number of training images."""
         if self.held_out is not None:
             return self.held_out
         return 0.2 if images < 2 * _HELD_OUT else _HELD_OUT
@@ -104,14 +104,14 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Step:
-    """One size.
+    """Measurements of one size.
 
     Attributes:
-        size: of the network.
-        parameters: without the decoder's.
-        multiply_adds: per image.
-        pruned_accuracy: on the held-out images before training.
-        accuracy: on the held-out images after training.
+        size: size of the network.
+        parameters: number of parameters, without those of the decoder.
+        multiply_adds: multiply-adds per image.
+        pruned_accuracy: accuracy on the held-out images before training.
+        accuracy: accuracy on the held-out images after training.
         history: one entry per epoch.
     """
 
@@ -125,14 +125,14 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Compressed:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        network: the smallest folded network that loses no more than allowed, or of several that all lose more the best.
+        network: the smallest folded network that loses no more than allowed; the most accurate one if all lose more.
         step: its measurements.
         reference: accuracy that losses are counted from.
         steps: all sizes that were tried, from large to small.
-        rankings: what each ranking leaves before training.
+        rankings: accuracy after pruning by each ranking, before training.
     """
 
     network: FastCapsNet
@@ -149,7 +149,7 @@ class Compressed:
 
 @dataclass(frozen=True, kw_only=True)
 class Observer:
-    """Who is told how a search gets on.
+    """Callbacks for the progress of a search.
 
     Attributes:
         begin: called with each size before its training, and the accuracy after pruning.
@@ -185,13 +185,13 @@ def compress(
         model: a trained network; not touched.
         data: the data set that it was trained with. Its test images are not looked at.
         master: the coefficients to fold, as for `fastcaps.fold`.
-        settings: what to look for.
-        split: training and held-out images, where the network was trained without the latter; otherwise some of the
+        settings: settings of the search.
+        split: training and held-out images, if the model was trained without the latter; otherwise some of the
             training images are held out.
-        reference: accuracy that losses are counted from; that of the model on the held-out images when None. Give one
-            where the model has been trained on these.
-        folder: where the state of the search is written, to resume from; nothing is written when None.
-        observer: told how it gets on.
+        reference: accuracy that losses are counted from; when None, that of the model on the held-out images. Pass it
+            if the model was trained on those images.
+        folder: folder for the state of the search, to resume from; nothing is written when None.
+        observer: callbacks for the progress.
     """
     settings, observer = settings or CompressSettings(), observer or Observer()
     search = _Search(model, data, settings, split, None if folder is None else Path(folder), observer)
@@ -236,7 +236,7 @@ class _Search:
             folder=None if folder is None else folder / "teacher",
             observe=observer.teacher,
         )
-        self.some = [images for images, _ in batches(train.first(_RANKED), 64, view=self.view)]
+        self.ranking_images = [images for images, _ in batches(train.first(_RANKED), 64, view=self.view)]
         self.trained: list[tuple[FastCapsNet, Step]] = []
 
     def accuracy(self, network: CapsuleNetwork, limit: int | None = None) -> float:
@@ -250,10 +250,10 @@ class _Search:
         return sum(correct) / images
 
     def rankings(self, whole: FastCapsNet, sizes: tuple[Size, ...]) -> tuple[Ranked, ...]:
-        """Return what each ranking leaves of the network at each size; a random order is the mean of several."""
+        """Return the accuracy after pruning by each ranking to each size; that of random orders is a mean."""
 
         def compute() -> Iterator[Ranked]:
-            moments = measure_moments(whole, self.some)
+            moments = measure_moments(whole, self.ranking_images)
             for size in sizes:
                 for by in RANKINGS:
                     seeds = range(_RANDOM_ORDERS if by == "random" else 1)
@@ -270,28 +270,28 @@ class _Search:
         return rows
 
     def step(self, network: FastCapsNet, size: Size) -> tuple[FastCapsNet, Step]:
-        """Prune a network to a size and train it, or read what an earlier search left of that."""
+        """Prune a network to a size and train it, or load the result of an earlier search."""
         folder = None if self.folder is None else self.folder / f"{size.types}-types-{size.maps}-maps"
         if folder is not None and (folder / "step.json").is_file():
             self.trained.append((FastCapsNet.from_pretrained(folder), read_json(folder / "step.json", Step)))
             return self.trained[-1]
         by = self.settings.ranking
-        moments = measure_moments(network, self.some) if by == "energy" else None
+        moments = measure_moments(network, self.ranking_images) if by == "energy" else None
         small = pruned(network, size, by, moments, self.settings.seed)
-        before = self.accuracy(small)
-        self.observer.begin(size, before)
+        pruned_accuracy = self.accuracy(small)
+        self.observer.begin(size, pruned_accuracy)
         history = refit(
             small,
             self.teacher,
             self.settings.refit,
             checkpoint=None if folder is None else folder / "checkpoint.safetensors",
             evaluate=self._evaluate,
-            accuracy=before,
+            accuracy=pruned_accuracy,
             observe=self.observer.progress,
         )
         count = sum(p.numel() for name, p in small.named_parameters() if not name.startswith("decoder."))
-        accuracy = max(before, *(epoch.held_out_accuracy or 0.0 for epoch in history))
-        step = Step(size, count, multiply_adds(small.config), before, accuracy, history)
+        accuracy = max(pruned_accuracy, *(epoch.held_out_accuracy or 0.0 for epoch in history))
+        step = Step(size, count, multiply_adds(small.config), pruned_accuracy, accuracy, history)
         if folder is not None:
             files: dict[Path, bytes | None] = {**small.pretrained_files(folder)}
             files |= {folder / "step.json": json_bytes(asdict(step)), folder / "checkpoint.safetensors": None}
@@ -321,11 +321,11 @@ def _scaled(whole: Size, part: float) -> Size:
 
 
 def _with_speedup(config: CapsNetConfig, speedup: float) -> Size:
-    """The largest size with so many times fewer multiply-adds, types and maps in proportion."""
-    whole, most = Size.of(config), multiply_adds(config) / speedup
+    """Return the largest size with ``speedup`` times fewer multiply-adds; types and maps are in proportion."""
+    whole, budget = Size.of(config), multiply_adds(config) / speedup
     for types in range(whole.types, 0, -1):
         size = replace(_scaled(whole, types / whole.types), types=types)
-        if multiply_adds(size.config(config)) <= most:
+        if multiply_adds(size.config(config)) <= budget:
             return size
-    least = multiply_adds(config) / multiply_adds(Size(1, 1).config(config))
-    raise ValueError(f"speedup is {speedup:g}, expected at most about {least:.0f} for this network")
+    max_speedup = multiply_adds(config) / multiply_adds(Size(1, 1).config(config))
+    raise ValueError(f"speedup is {speedup:g}, expected at most about {max_speedup:.0f} for this network")

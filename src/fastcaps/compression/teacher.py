@@ -1,4 +1,4 @@
-"""What the pruned network learns from: the class capsules of the dynamic network on augmented training images."""
+"""The teacher of a pruned network: the class capsules of the dynamic network on augmented training images."""
 
 import hashlib
 import json
@@ -29,8 +29,8 @@ class Lesson(NamedTuple):
 class Teacher:
     """Augmented training images with the teacher's capsules, the same for every network that learns from them.
 
-    Augmentation follows from seed, epoch and step, so an epoch is computed once and read again by every size. On disk
-    capsules are in half precision: a file of 2·j·e bytes per image and epoch.
+    Augmentation follows from seed, epoch and step, so the capsules of an epoch are computed once and reused by every
+    size. They are cached on disk in half precision: 2·j·e bytes per image and epoch.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Teacher:
             images: training images.
             view: their augmentation.
             batch_size: images per step.
-            seed: of order and augmentation.
+            seed: seed of order and augmentation.
             views: number of epochs with new augmentations; later epochs repeat them. None for new ones in every epoch.
-            folder: where to cache the capsules of an epoch; they are computed each time when None.
-            observe: told the number of images for which capsules have just been computed.
+            folder: folder to cache the capsules in; when None, they are computed in every epoch.
+            observe: called with the number of images whose capsules were just computed.
         """
         self.model, self.images, self.view = model, images, view
         self.batch_size, self.seed, self.views, self.folder = batch_size, seed, views, folder
@@ -101,7 +101,7 @@ class Teacher:
         return capsules
 
     def _stored(self, epoch: int) -> Tensor:
-        """Capsules of all images of an epoch in its order ``(n j e)``, from disk or computed and written there."""
+        """Return the capsules ``(n j e)`` of all images in the order of an epoch; compute and cache them if missing."""
         assert self.folder is not None
         path, key = self.folder / f"seed-{self.seed}-epoch-{epoch}.safetensors", json.dumps(self.key)
         try:

@@ -1,4 +1,4 @@
-"""Keyword arguments of `fastcaps.data.load`. Knows no PyTorch."""
+"""Keyword arguments of `fastcaps.data.load`. This module does not import PyTorch."""
 
 from typing import TypedDict
 

@@ -14,10 +14,10 @@ R = TypeVar("R")
 
 
 def accept_bounds(position: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function take ``lower`` and ``upper`` behind ``normalization``, as it did before Max-Min was an object.
+    """Let a function take ``lower`` and ``upper`` after ``normalization``, as it did before Max-Min was an object.
 
     Args:
-        position: of ``normalization`` among the arguments, from 0.
+        position: index of ``normalization`` among the arguments.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -56,7 +56,7 @@ def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
 
 
 def warn(old: str, new: str) -> None:
-    """Say what to write instead."""
+    """Warn, and name the replacement."""
     warnings.warn(
         f"{old}: use {new}; the old spelling will be removed in the next release", DeprecationWarning, stacklevel=3
     )

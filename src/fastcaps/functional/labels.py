@@ -7,7 +7,7 @@ from torch import Tensor
 def checked_labels(labels: Tensor, images: int, classes: int) -> Tensor:
     """Return labels ``(b)`` as int64; raise ValueError unless they are one integer from 0 to classes − 1 per image.
 
-    Values on other devices than the CPU are not checked, since that would wait for the device.
+    Values are only checked on the CPU, because reading them from another device would synchronize.
     """
     if labels.shape != (images,):
         raise ValueError(

@@ -1,6 +1,6 @@
 """Losses: the two terms of Sabour et al. (2017), which the paper follows (figure 1), cross-entropy, and distillation.
 
-All are summed over what belongs to one image and averaged over the batch.
+All losses are summed per image and averaged over the batch.
 """
 
 import math
@@ -18,7 +18,7 @@ def margin_loss(
     negative_margin: float = 0.1,
     negative_weight: float = 0.5,
 ) -> Tensor:
-    """Ask the label's capsule to be longer than ``positive_margin``, all others shorter than ``negative_margin``.
+    """Penalize a label's capsule shorter than ``positive_margin``, and others longer than ``negative_margin``.
 
     ``Σ_j T_j · max(0, m⁺ − ‖v_j‖)² + λ · (1 − T_j) · max(0, ‖v_j‖ − m⁻)²``, mean over the batch.
 
@@ -27,7 +27,7 @@ def margin_loss(
         labels: class numbers ``(b)``.
         positive_margin: m⁺.
         negative_margin: m⁻.
-        negative_weight: λ, which keeps the absent classes from shrinking everything at the start.
+        negative_weight: λ, which keeps the loss of absent classes from shrinking all capsules at the start.
 
     Returns:
         A scalar; 0 for an empty batch.
@@ -41,9 +41,9 @@ def margin_loss(
 
 
 def cross_entropy_loss(lengths: Tensor, labels: Tensor, sharpness: float = 20.0) -> Tensor:
-    """Ask the capsule of the label to be the longest, by any difference: that alone decides the class.
+    """Reward differences of length: the capsule of the label should be the longest, which alone decides the class.
 
-    ``−log softmax_j(sharpness · ‖v_j‖)`` of the label, mean over the batch. The margin loss asks for certain lengths:
+    ``−log softmax_j(sharpness · ‖v_j‖)`` of the label, mean over the batch. The margin loss has target lengths:
     capsules can approach these while the order of the lengths gets worse.
 
     Args:
@@ -65,7 +65,7 @@ def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float =
     """Return the squared error summed over pixels and channels, mean over the batch, times ``weight``.
 
     Args:
-        reconstructions: ``(b …)``, of the decoder, between 0 and 1.
+        reconstructions: output of the decoder ``(b …)``, between 0 and 1.
         images: ``(b …)`` between 0 and 1, not standardized: the decoder ends in a sigmoid.
         weight: small, so that the loss of the lengths dominates.
 
@@ -81,7 +81,7 @@ def reconstruction_loss(reconstructions: Tensor, images: Tensor, weight: float =
 
 
 def length_distillation_loss(lengths: Tensor, teacher_lengths: Tensor, sharpness: float = 20.0) -> Tensor:
-    """Ask for the teacher's answers: which classes it considers, and how much more one than another.
+    """Match the predictions of the teacher: its relative preference for each class.
 
     The Kullback–Leibler divergence of ``softmax(sharpness · lengths)`` from that of the teacher (Hinton et al., 2015),
     mean over the batch.
@@ -103,9 +103,9 @@ def length_distillation_loss(lengths: Tensor, teacher_lengths: Tensor, sharpness
 
 
 def capsule_distillation_loss(capsules: Tensor, teacher_capsules: Tensor) -> Tensor:
-    """Ask for the teacher's capsules: squared distance summed over classes and dimensions, mean over the batch.
+    """Match the capsules of the teacher: squared distance summed over classes and dimensions, mean over the batch.
 
-    It brings the lengths themselves back, which `length_distillation_loss` leaves open by a constant.
+    It also fixes the lengths themselves, which `length_distillation_loss` determines only up to a constant.
 
     Args:
         capsules: ``(b j e)``.

@@ -1,8 +1,7 @@
 """Normalizations: from routing logits to routing coefficients (paper, eq. 2).
 
-A normalization is one class in one file. It says which coefficient routing starts with and how logits become
-coefficients. Its closed-form gradient and its ONNX nodes are optional: without them autograd and PyTorch's own exporter
-are used.
+A normalization is one class. It defines the initial coefficient of routing and how logits become coefficients. Its
+closed-form gradient and its ONNX nodes are optional: without them autograd and PyTorch's own exporter are used.
 
     class Sparsemax(Normalization):
         name = "sparsemax"
@@ -31,7 +30,7 @@ REGISTRY: Registry["Normalization"] = Registry("normalization")
 
 
 class OnnxGraph(Protocol):
-    """What a normalization needs of an ONNX graph to write its own nodes."""
+    """The interface of an ONNX graph with which a normalization writes its own nodes."""
 
     def add(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
         """Add a node with one output; return the name of the output."""
@@ -47,9 +46,9 @@ class Normalization(ABC):
     """Base class of normalizations. A normalization has no trainable parameters.
 
     Attributes:
-        name: in configurations, in files and on the command line.
-        title: in figures and tables; the name by default.
-        bounds: the smallest and largest coefficient it can give.
+        name: name in configurations, in files and on the command line.
+        title: name in figures and tables; ``name`` by default.
+        bounds: smallest and largest possible coefficient.
         agreement_gain: covariance of a coefficient with its standardized logit, in the limit of small logits. It tells
             `CapsuleLayer.reset_parameters` how much votes that agree by chance add up. 0 for a normalization that is
             flat at zero, as softmax is.
@@ -131,7 +130,7 @@ class MaxMin(Normalization):
     upper: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse bounds that enclose nothing."""
+        """Raise ValueError for an empty range."""
         if not (math.isfinite(self.lower) and math.isfinite(self.upper) and self.lower < self.upper):
             raise ValueError(
                 f"the bounds of Max-Min are lower={self.lower}, upper={self.upper}: "
@@ -145,7 +144,7 @@ class MaxMin(Normalization):
 
     @property
     def agreement_gain(self) -> float:  # type: ignore[override]
-        """For ten normal logits 0.9 / 3.08, their mean range, times the width of the bounds."""
+        """The gain for ten normal logits: 0.9 / 3.08, where 3.08 is their mean range, times the width of the bounds."""
         return 0.3 * (self.upper - self.lower)
 
     def start(self, classes: int) -> float:
@@ -156,7 +155,7 @@ class MaxMin(Normalization):
         """Return the coefficients ``(… j)`` of logits ``(… j)``."""
         least, greatest = logits.amin(-1, keepdim=True), logits.amax(-1, keepdim=True)
         spread = greatest - least
-        varies = spread != 0  # also where it is NaN: broken logits must show
+        varies = spread != 0  # also True for NaN, so that broken logits are not hidden
         position = (logits - least) / torch.where(varies, spread, 1)  # 0 … 1
         position = torch.where(varies, position, 1)
         if (self.lower, self.upper) == (0.0, 1.0):
@@ -214,7 +213,7 @@ class Softmax(Normalization):
         """Return the coefficients ``(… j)`` of logits ``(… j)``."""
         if torch.compiler.is_compiling():
             return torch.softmax(logits, -1)
-        # In the order of memory: routing keeps classes first, and softmax would copy what is not in order.
+        # In memory order: routing stores classes first, and softmax would copy a tensor that is not contiguous.
         order = sorted(range(logits.ndim), key=logits.stride, reverse=True)
         in_memory = torch.softmax(logits.permute(order), order.index(logits.ndim - 1))
         return in_memory.permute([order.index(axis) for axis in range(logits.ndim)])
@@ -264,7 +263,7 @@ class LeakySoftmax(Normalization):
 @final
 @dataclass(frozen=True)
 class Unnormalized(Normalization):
-    """Logits as they are: for coefficients that are averaged and not normalized again."""
+    """Return logits unchanged: for coefficients that are averaged and not normalized again."""
 
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "not normalized"
@@ -288,10 +287,10 @@ def normalization_names() -> list[str]:
 
 
 def get_normalization(normalization: str | Normalization, **options: Any) -> Normalization:
-    """Return a normalization by its name; an object is returned as it is.
+    """Return a normalization by its name; an object is returned unchanged.
 
     Args:
         normalization: a registered name, or an object.
-        options: arguments of the class; those it does not take are left out.
+        options: arguments of the class; those it does not take are ignored.
     """
     return normalization if isinstance(normalization, Normalization) else REGISTRY.make(normalization, **options)

@@ -5,15 +5,15 @@ Dynamic routing is differentiated in closed form. With ``s_t = Σ_i c_t ⊙ û``
 products, ``c_t ⊗ ∂s_t`` for every iteration and ``∂b_t ⊗ v_t`` for every one but the last, so one batched
 matrix product writes it; autograd through the loop would write it 2r times.
 
-Inside, the classes come first and votes lie in memory as ``(j b i e)``: every sum over i and every agreement is then
-a matrix product. `route_capsules` works on a few images at a time, so that memory doesn't grow with the batch, in one
-in one of two forms:
+Internally, the classes come first and votes are stored as ``(j b i e)``: every sum over i and every agreement is then
+a matrix product. `route_capsules` processes the batch in chunks of a few images, so that memory doesn't grow with the
+batch, in one of two forms:
 
-- `_VoteChunks`: compute their votes in one reused buffer, and compute them again in the backward pass, which costs
-  less than storing them.
-- `_VoteFree`: with ``û_ij = W_ij u_i`` a sum is ``Σ_i W_ij (c_ij u_i)`` and an agreement is ``u_i · (W_ijᵀ v_j)``. What
-  lies between is then as long as a lower capsule, not as a class capsule; but every pass reads the weights again. It
-  pays where lower capsules are much shorter and images are many.
+- `_VoteChunks`: compute the votes of a chunk in a reused buffer, and recompute them in the backward pass, which is
+  cheaper than storing them.
+- `_VoteFree`: with ``û_ij = W_ij u_i`` a sum is ``Σ_i W_ij (c_ij u_i)`` and an agreement is ``u_i · (W_ijᵀ v_j)``. The
+  intermediate vectors then have the dimension of a lower capsule, not of a class capsule; but every pass reads the
+  weights again. It is faster if lower capsules have a much smaller dimension and there are many images.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,12 +29,12 @@ from fastcaps.functional._eager import is_eager
 from fastcaps.functional.normalizations import MaxMin, Normalization, get_normalization
 from fastcaps.functional.squashing import squash, squash_gradient
 
-# Votes, or without them coefficients, computed at a time by `route_capsules`: few enough for a processor's outer cache.
+# Bytes of votes, or of coefficients without votes, per chunk of `route_capsules`: they fit into the outer cache.
 CHUNK_BYTES = 16 * 2**20
-# What lies between two of its products where it computes no votes: little enough for the inner caches.
+# Bytes of intermediate results per chunk without votes: they fit into the inner caches.
 PRODUCT_BYTES = 2 * 2**20
-# Votes are not computed for at least as many images, when they are at least as many times as long as lower capsules: on
-# a processor; elsewhere one product per class is too little work at a time.
+# On a CPU, votes are not computed if there are at least this many images, and if the dimension of a vote is at least
+# this multiple of that of a lower capsule. Elsewhere one product per class is too little work at a time.
 VOTE_FREE = 32, 4
 
 
@@ -60,7 +60,7 @@ class _Settings(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One iteration, as ``(j b …)``: its logits, the coefficients they gave, their sums, the capsules."""
+    """One iteration, as ``(j b …)``: logits, coefficients, sums, capsules."""
 
     logits: Tensor
     coefficients: Tensor
@@ -99,7 +99,7 @@ def dynamic_routing(
     Args:
         votes: ``(b i j e)``, in any memory order.
         iterations: the paper's r, at least 1.
-        normalization: of the logits over the classes; a registered name or an object.
+        normalization: normalization of the logits over the classes; a registered name or an object.
         bias: ``(j e)``, added to the sums of every iteration.
 
     Returns:
@@ -207,12 +207,12 @@ def trace_capsules(
     *,
     bias: Tensor | None = None,
 ) -> Iterator[tuple[slice, list[RoutingOutput]]]:
-    """Yield every iteration of `route_capsules`, for a few images at a time: those of a batch would fill the memory.
+    """Yield every iteration of `route_capsules`, in chunks of a few images: a whole batch would fill the memory.
 
     Arguments as for `route_capsules`; without gradient.
 
     Yields:
-        Which images of the batch, and the capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
+        The slice of the batch, and the capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
     """
     _check_capsules(lower_capsules, weight)
     _check_bias(bias, weight.shape[2:], weight)
@@ -228,9 +228,9 @@ def _trace(
 
 
 def _plain_trace(votes: Tensor, bias: Tensor | None, settings: _Settings) -> list[RoutingOutput]:
-    """Compute every iteration in operations that compilers and exporters understand.
+    """Compute every iteration with operations that compilers and exporters understand.
 
-    No buffers, no closed-form gradient."""
+    Use neither buffers nor the closed-form gradient."""
     coefficients = torch.full_like(votes[..., 0], settings.normalization.start(votes.shape[2]))  # (b, i, j)
     logits = torch.zeros_like(coefficients)
     trace: list[RoutingOutput] = []
@@ -297,8 +297,8 @@ def folded_routing(
         lower_capsules: ``(b i d)``.
         folded: ``(i·d, j·e)``.
         classes: j.
-        parts: into which the long sum over i·d is cut, each a product of its own. As many as there are threads is
-            faster than one product that all of them share; what doesn't divide i·d is not used.
+        parts: number of parts into which the long sum over i·d is split, one product each. With one part per thread
+            this is faster than one product shared by all threads; ignored if it doesn't divide i·d.
         bias: ``(j e)``, added to the sums.
 
     Returns:
@@ -359,12 +359,12 @@ def _settings(iterations: int, normalization: str | Normalization) -> _Settings:
 
 
 def _output(capsules: Tensor, coefficients: Tensor) -> RoutingOutput:
-    """Convert ``(j b e)`` and ``(j b i)``, as they are inside, to ``(b j e)`` and ``(b i j)``."""
+    """Convert the internal order ``(j b e)`` and ``(j b i)`` to ``(b j e)`` and ``(b i j)``."""
     return RoutingOutput(capsules.transpose(0, 1), coefficients.permute(1, 2, 0))
 
 
 class _Votes:
-    """Given votes ``(j b i e)``: their sums, their agreement with vectors, and the gradient on them."""
+    """Votes ``(j b i e)``: their sums, their agreement with vectors, and the gradient on them."""
 
     def __init__(self, votes: Tensor) -> None:
         self.shape = votes.shape[:3]
@@ -402,19 +402,19 @@ class _Votes:
         return self.agreement(right)
 
     def gradient(self, out: Tensor | None = None) -> Tensor:
-        """Return all that was added up, ``(j b i e)``, in one product."""
+        """Return the accumulated gradient ``(j b i e)``, computed in one product."""
         return torch.matmul(torch.stack(self._left, 2).transpose(2, 3), torch.stack(self._right, 2), out=out)
 
 
 class _VoteChunks:
-    """Pieces of a batch, with their votes."""
+    """Chunks of a batch, with their votes."""
 
     def __init__(self, lower_capsules: Tensor, weight: Tensor) -> None:
         self._lower, self._shape = lower_capsules, weight.shape
         self._matrices = weight.flatten(2)  # (i, d, j·e)
 
     def __iter__(self) -> Iterator[tuple[slice, _Votes]]:
-        """Yield the pieces; each is valid until the next is requested."""
+        """Yield the chunks; each is valid until the next is requested."""
         i, _, j, e = self._shape
         by_capsule = votes = None
         for piece in _slices(len(self._lower), CHUNK_BYTES // (i * j * e * self._lower.element_size())):
@@ -427,7 +427,7 @@ class _VoteChunks:
             yield piece, _Votes(votes)
 
     def gradients(self, walk: Callable[[slice, "_Votes | _FewImages"], None]) -> tuple[Tensor, Tensor]:
-        """Let ``walk`` add up each piece's gradient; return those on capsules ``(b i d)`` and weights ``(i d j e)``."""
+        """Let ``walk`` compute gradients per chunk; return those on capsules ``(b i d)`` and weights ``(i d j e)``."""
         i, d, j, e = self._shape
         on_lower = self._lower.new_empty(i, len(self._lower), d)
         on_matrices = torch.zeros_like(self._matrices)
@@ -445,7 +445,7 @@ class _VoteChunks:
 
 
 class _VoteFree:
-    """Pieces of a batch, whose votes are never formed."""
+    """Chunks of a batch, whose votes are never computed."""
 
     def __init__(self, lower_capsules: Tensor, weight: Tensor) -> None:
         i, d, j, e = self._shape = weight.shape
@@ -460,17 +460,17 @@ class _VoteFree:
             yield piece, _FewImages(self._lower[piece], self._matrices)
 
     def gradients(self, walk: Callable[[slice, "_Votes | _FewImages"], None]) -> tuple[Tensor, Tensor]:
-        """Do as `_VoteChunks` does."""
+        """Return the same as `_VoteChunks.gradients`."""
         i, d, j, e = self._shape
         on_lower, on_matrices = torch.zeros_like(self._lower), torch.zeros_like(self._matrices)
-        for piece, few in self:
-            few.start_gradients(on_lower[piece], on_matrices)
-            walk(piece, few)
+        for piece, images in self:
+            images.start_gradients(on_lower[piece], on_matrices)
+            walk(piece, images)
         return on_lower.transpose(1, 2), on_matrices.view(j, d, i, e).permute(2, 1, 0, 3)
 
 
 class _FewImages:
-    """What `_Votes` does, from a few images' capsules ``(b d i)`` and the weights ``(j d·i e)``."""
+    """The interface of `_Votes`, computed from a few images' capsules ``(b d i)`` and the weights ``(j d·i e)``."""
 
     def __init__(self, lower_capsules: Tensor, matrices: Tensor) -> None:
         b, _, i = lower_capsules.shape
@@ -479,7 +479,7 @@ class _FewImages:
         self._products = lower_capsules.new_empty(2, *lower_capsules.shape)
 
     def start_gradients(self, on_lower: Tensor, on_matrices: Tensor) -> None:
-        """Return where gradients are to be added up: ``(b d i)`` and ``(j d·i e)``."""
+        """Set the tensors that gradients are added to: ``(b d i)`` and ``(j d·i e)``."""
         self._on_lower, self._on_matrices = on_lower, on_matrices
 
     def even_sums(self) -> Tensor:
@@ -510,7 +510,7 @@ class _FewImages:
         return result
 
     def _outer(self, left: Tensor, right: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Add the gradients of ``left ⊗ right``; for every class the two products that they took, and its matrix."""
+        """Add the gradients of ``left ⊗ right``; yield the two products and the matrix of every class."""
         for k, matrix in enumerate(self._matrices):
             weighted, pulled = self._weighted(left[k]), self._pulled(right[k], matrix)
             self._on_matrices[k].addmm_(weighted.T, right[k])
@@ -541,7 +541,7 @@ def _pieces(lower_capsules: Tensor, weight: Tensor) -> _VoteChunks | _VoteFree:
 
 
 def is_vote_free(lower_capsules: Tensor, weight: Tensor) -> bool:
-    """Return whether `route_capsules` does without the votes of these capsules."""
+    """Return whether `route_capsules` computes no votes for these capsules."""
     images, longer = VOTE_FREE
     is_long = weight.shape[3] >= longer * weight.shape[1]
     return len(lower_capsules) >= images and is_long and weight.device.type == "cpu"
@@ -554,7 +554,7 @@ def _slices(length: int, size: int) -> Iterator[slice]:
 
 
 def _iterate(votes: _Votes | _FewImages, bias: Tensor | None, settings: _Settings) -> list[_Step]:
-    """Run lines 2 to 7 of the procedure; what the last line 7 would compute is not used."""
+    """Run lines 2 to 7 of the procedure, without line 7 of the last iteration, whose result is not used."""
     start = settings.normalization.start(votes.shape[0])
     by_class = None if bias is None else bias.unsqueeze(1)  # (j, 1, e)
     sums = votes.even_sums() * start  # (j, b, e)
@@ -606,9 +606,9 @@ class _DynamicRouting(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, on_capsules: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         votes, *saved = ctx.saved_tensors
-        seen = _Votes(votes)
-        on_bias = _walk_back(seen, _steps(saved), ctx.settings, on_capsules)
-        return seen.gradient(), on_bias if ctx.needs_input_grad[1] else None, None
+        vote_sums = _Votes(votes)
+        on_bias = _walk_back(vote_sums, _steps(saved), ctx.settings, on_capsules)
+        return vote_sums.gradient(), on_bias if ctx.needs_input_grad[1] else None, None
 
 
 class _RouteCapsules(torch.autograd.Function):
@@ -641,7 +641,7 @@ class _RouteCapsules(torch.autograd.Function):
 
 
 def _joined(steps: list[_Step], lower_capsules: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the capsules ``(j b e)`` and coefficients ``(j b i)`` of all pieces."""
+    """Return the capsules ``(j b e)`` and coefficients ``(j b i)`` of all chunks."""
     i, _, j, e = weight.shape
     if not steps:
         return lower_capsules.new_empty(j, 0, e), lower_capsules.new_empty(j, 0, i)

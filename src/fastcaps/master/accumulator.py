@@ -1,11 +1,11 @@
-"""Accumulating routing coefficients by class into one matrix: sum, normalize, reduce (paper, section 5).
+"""Accumulate routing coefficients by class into one matrix: sum, normalize, reduce (paper, section 5).
 
-Three pure steps and a small class that holds their sums. Sums are float64, so that pieces in any order, or on any
-number of machines, give the same result.
+Three pure steps and a small class that holds their sums. Sums are float64, so that the result does not depend on the
+order of the batches or on the number of machines.
 
-Containers take classes² × lower capsules numbers: 0.9 MB for MNIST's ten classes, 9 GB for a thousand. Each class's
-container becomes its column of the matrix by itself, so that an accumulator may hold some of the classes only, and
-`combined` makes the matrix from such parts, one after another or one on each of several machines.
+The containers have classes² × lower capsules entries: 0.9 MB for MNIST's ten classes, 9 GB for a thousand. The
+container of a class becomes one column of the matrix, independently of all others. So an accumulator may hold only some
+of the classes, and `combined` builds the matrix from such parts, one after another or one per machine.
 """
 
 import copy
@@ -48,15 +48,15 @@ from fastcaps.nn.routing import Routing
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Coefficients that are normalized at a time (0.5 MB), and asked of the network at a time (256 MB).
+# Number of coefficients that are normalized at a time (0.5 MB), and computed by the network at a time (256 MB).
 NORMALIZE_ELEMENTS, ROUTE_ELEMENTS = 2**16, 2**26
-# What the parts of one matrix have in common.
+# Attributes that all parts of one matrix share.
 _DESCRIBED = ("normalization", "iteration", "filters", "model_hash")
 
 
 @final
 class MasterAccumulator:
-    """Sums of coefficient matrices by class: `update` with pieces, `merge` with another's sums, `compute`."""
+    """Sums of coefficient matrices by class: `update` with batches, `merge` with another accumulator, `compute`."""
 
     @accept_bounds(3)
     def __init__(
@@ -67,13 +67,13 @@ class MasterAccumulator:
         *,
         only: range | None = None,
     ) -> None:
-        """Start from nothing, for coefficient matrices of ``lower_capsules × classes``.
+        """Make an empty accumulator for coefficient matrices of ``lower_capsules × classes``.
 
         Args:
-            lower_capsules: rows of a matrix.
-            classes: its columns.
-            normalization: of the network's routing; a registered name or an object.
-            only: the classes whose images will come, where a part of the sums is to be held; all when None.
+            lower_capsules: number of rows of a matrix.
+            classes: number of columns of a matrix.
+            normalization: normalization of the network's routing; a registered name or an object.
+            only: the classes whose sums are held; all when None.
         """
         if lower_capsules < 1 or classes < 2:
             raise ValueError(
@@ -99,14 +99,14 @@ class MasterAccumulator:
     def for_layer(
         cls, layer: CapsuleLayer, iteration: int, model_hash: str | None = None, only: range | None = None
     ) -> Self:
-        """Start from nothing, for the coefficients of this iteration of a layer, in a model of this hash."""
+        """Make an empty accumulator for one iteration of a layer, in a model with the given hash."""
         sums = cls(layer.in_capsules, layer.out_capsules, layer.routing.normalization, only=only)
         sums.iteration, sums.model_hash = iteration, model_hash
         return sums
 
     @classmethod
     def from_coefficients(cls, master: MasterCoefficients) -> Self:
-        """Return the sums that a file of master coefficients holds, to be merged with others or added to."""
+        """Return the sums of master coefficients, to merge them with others or to add more images."""
         if master.containers is None:
             raise ValueError(
                 f"the sums of these coefficients of {len(master.counts)} classes were not kept, since they were "
@@ -133,20 +133,20 @@ class MasterAccumulator:
                 raise ValueError(
                     f"label {label} is outside the classes {self.only.start} … {self.only.stop - 1} of this part"
                 )
-        # Its smallest and largest number tell whether all are finite, without a tensor of answers.
+        # Minimum and maximum tell whether all values are finite, without a large boolean tensor.
         if len(labels) and not torch.stack(torch.aminmax(coefficients.detach())).isfinite().all():
             number = int((~coefficients.isfinite()).flatten(1).any(1).nonzero()[0])
             raise ValueError(
                 f"coefficients of image {number} of this batch are not finite: check the network's weights"
             )
-        # Added in float64 one by one: no copy is made of what may be large.
+        # Images are added one by one in float64, so that no copy of a large batch is made.
         for label, values in zip(labels.tolist(), coefficients.detach().cpu(), strict=True):
             self.containers[label - self.only.start].add_(values)
         self.counts += torch.bincount(labels, minlength=classes)
         return self
 
     def merge(self, other: "MasterAccumulator") -> Self:
-        """Add another's sums to these."""
+        """Add the sums of another accumulator."""
         if self._settings() != other._settings():
             raise ValueError(f"can't merge sums of {other._settings()} into sums of {self._settings()}")
         self.containers += other.containers
@@ -155,26 +155,27 @@ class MasterAccumulator:
         return self
 
     def all_reduce(self, world: World) -> Self:
-        """Replace the sums by those of all ranks, each of which has had some of the images."""
+        """Replace the sums by their sum over all ranks, each of which has processed some of the images."""
         world.all_reduce(self.containers, self.counts)
         return self
 
     def compute(self, provenance: dict[str, Any] | None = None, method: Method = "per_class") -> MasterCoefficients:
-        """Return the master coefficients of what was added so far.
+        """Return the master coefficients of all images added so far.
 
         Args:
-            provenance: anything worth keeping with them, as JSON.
-            method: how they follow from the sums. ``"per_class"`` is section 5: the mean matrix of each class, its
-                rows normalized, and of each its own column. ``"columns"`` is the appendix's poor variant (step 4): only
-                the classes' own columns are averaged, into one matrix, and its rows normalized. ``"pooled"`` doesn't
-                look at classes: the mean of all matrices, its rows normalized.
+            provenance: further information to store with them, as JSON.
+            method: how they are computed from the sums. ``"per_class"`` (section 5) takes the mean matrix of each
+                class, normalizes its rows, and keeps the column of that class. ``"columns"`` (appendix, step 4; worse)
+                averages only the column of each class, and normalizes the rows of the resulting matrix. ``"pooled"``
+                ignores classes: it normalizes the rows of the mean of all matrices.
         """
         return combined([self], provenance, method)
 
     def contribution(self, method: Method) -> Tensor:
-        """Return what the classes of this part add to the matrix ``(i j)``, zero in other columns; parts add up.
+        """Return the contribution ``(i j)`` of this part to the matrix, to be summed over all parts.
 
-        For ``"per_class"`` and ``"columns"`` their own columns, for ``"pooled"`` the sum of all coefficients.
+        For ``"per_class"`` and ``"columns"``, the columns of the classes of this part, and zero elsewhere. For
+        ``"pooled"``, the sum of all coefficients.
         """
         _, lower_capsules, classes = self.containers.shape
         if method == "pooled":
@@ -182,7 +183,7 @@ class MasterAccumulator:
         columns = torch.zeros(lower_capsules, classes, dtype=torch.float64)
         size = max(1, NORMALIZE_ELEMENTS // classes)
         for sums, label in zip(self.containers, self.only, strict=True):
-            # In pieces that stay in the cache: of each row only one number is wanted.
+            # In chunks that stay in the cache: only one entry of each row is needed.
             for rows, own in zip(torch.split(sums, size), torch.split(columns[:, label], size), strict=True):
                 mean = rows / self.counts[label].clamp_min(1)  # (some of i, j)
                 if method == "per_class":
@@ -209,14 +210,14 @@ def combined(
     *,
     keep_sums: bool = True,
 ) -> MasterCoefficients:
-    """Return the master coefficients of accumulators that hold some of the classes each, and together all of them.
+    """Return the master coefficients of accumulators that each hold some of the classes, and together all of them.
 
     Args:
-        parts: at least one; each is done with when the next is asked for, so that they need not exist together.
+        parts: at least one accumulator; each is released before the next is requested, so a generator saves memory.
         provenance: as for `MasterAccumulator.compute`.
         method: as for `MasterAccumulator.compute`.
-        world: when the parts of other ranks hold other classes; then all get the same result.
-        keep_sums: whether the result has the sums, too, where one part holds all classes.
+        world: the ranks, if the parts of other ranks hold other classes; all ranks get the same result.
+        keep_sums: whether the result includes the sums, if one part holds all classes.
     """
     method = current_method(method)
     if method not in get_args(Method):
@@ -228,7 +229,7 @@ def combined(
         about = {name: getattr(part, name) for name in _DESCRIBED}
         is_whole = keep_sums and world.is_single and len(part.only) == len(part.counts)
         whole = part.containers.clone() if is_whole else None
-        del part  # before the next is made
+        del part  # release it before the next one is made
     if total is None:
         raise ValueError("there are no parts to combine: expected at least one")
     values, counts = total
@@ -273,7 +274,7 @@ class MeanAccumulator:
     """The sum of the coefficient matrices of a hidden layer: `update`, `all_reduce`, `compute`."""
 
     def __init__(self, layer: CapsuleLayer, model_hash: str | None = None) -> None:
-        """Start from nothing, for the coefficients of the last iteration of a layer."""
+        """Make an empty accumulator for the coefficients of the last iteration of a layer."""
         self.sums = torch.zeros(layer.in_capsules, layer.out_capsules, dtype=torch.float64)  # (i, j)
         self.count = torch.zeros(1, dtype=torch.int64)
         self._routing, self._model_hash = layer.routing, model_hash
@@ -285,12 +286,12 @@ class MeanAccumulator:
         return self
 
     def all_reduce(self, world: World) -> Self:
-        """Replace the sums by those of all ranks, each of which has had some of the images."""
+        """Replace the sums by their sum over all ranks, each of which has processed some of the images."""
         world.all_reduce(self.sums, self.count)
         return self
 
     def compute(self, filters: tuple[FilterReport, ...] = ()) -> MasterCoefficients:
-        """Return the mean of what was added so far."""
+        """Return the mean of all coefficients added so far."""
         if not int(self.count):
             raise ValueError("no image was accumulated: expected at least one")
         return MasterCoefficients(
@@ -333,7 +334,7 @@ class Selection(NamedTuple):
     """Which images to accumulate, as `apply_filters` chose them.
 
     Attributes:
-        keep: whether to take each image ``(n)``.
+        keep: whether to accumulate each image ``(n)``.
         report: what each filter did.
     """
 
@@ -374,19 +375,19 @@ def accumulate(
 ) -> MasterCoefficients | dict[str, MasterCoefficients]:
     """Run the training images through a trained network once and accumulate its routing coefficients.
 
-    The coefficients of the class layer are accumulated per class (the paper). The capsules of a hidden layer are no
-    classes, so its coefficients are averaged over all images; this goes beyond the paper. The model is in evaluation
-    mode meanwhile, and back in its own afterwards.
+    The coefficients of the class layer are accumulated per class, as in the paper. The capsules of a hidden layer are
+    not classes, so its coefficients are averaged over all images; this goes beyond the paper. The model runs in
+    evaluation mode; its own mode is restored afterwards.
 
     Args:
         model: the trained network: a `CapsNet`, or any module with capsule layers.
         batches: any iterable of inputs ``(b …)`` and labels ``(b)``, such as a list or a DataLoader; without
             augmentation, as the network sees them when it is used.
-        iteration: of the class layer's routing whose coefficients are taken, from 1 (where all are equal) to the last,
-            which is the default; ``"final"`` for those of the update that follows the last.
-        method: how the class layer's matrix follows from the sums, see `MasterAccumulator.compute`.
+        iteration: iteration of the class layer's routing whose coefficients are accumulated, from 1 (where all are
+            equal) to the last (default); ``"final"`` for the update after the last iteration.
+        method: how the class layer's matrix is computed from the sums, see `MasterAccumulator.compute`.
         class_layer: path of the layer whose capsules are the classes; the last by default.
-        selection: the images to take, from `apply_filters`; all by default.
+        selection: the images to accumulate, from `apply_filters`; all by default.
         observe: called with the number of images after each batch.
         world: the ranks, each with its own images; all get the same result.
 
@@ -398,7 +399,7 @@ def accumulate(
     model_hash = weights_hash(model)
     sums = MasterAccumulator.for_layer(layers[path], checked_iteration(layers[path].routing, iteration), model_hash)
     sums.filters = () if selection is None else current_reports(selection.report)
-    hidden = {one: MeanAccumulator(layer, model_hash) for one, layer in layers.items() if one != path}
+    hidden = {name: MeanAccumulator(layer, model_hash) for name, layer in layers.items() if name != path}
     images = 0
 
     def step(inputs: Tensor, labels: Tensor) -> None:
@@ -419,8 +420,8 @@ def accumulate(
     master = sums.all_reduce(world).compute(method=method)
     if isinstance(model, CapsNet):
         return master
-    means = {one: mean.all_reduce(world).compute(filters=sums.filters) for one, mean in hidden.items()}
-    return {one: master if one == path else means[one] for one in layers}
+    means = {name: mean.all_reduce(world).compute(filters=sums.filters) for name, mean in hidden.items()}
+    return {name: master if name == path else means[name] for name in layers}
 
 
 def _wrong_selection(selection: Selection, images: int | str) -> ValueError:
@@ -438,20 +439,20 @@ def accumulate_batch(
     sums: MasterAccumulator,
     hidden: Mapping[str, MeanAccumulator] | None = None,
 ) -> None:
-    """Add the coefficients that routing gives inputs ``(b …)``, few at a time if they are large.
+    """Add the routing coefficients of inputs ``(b …)``, in chunks if they are large.
 
     Args:
         model: the trained network.
         inputs: ``(b …)``.
         labels: ``(b)``.
         class_layer: path of the layer whose capsules are the classes.
-        sums: of that layer.
-        hidden: sums of other layers by their path.
+        sums: accumulator of that layer.
+        hidden: accumulators of other layers by their path.
     """
     layers = capsule_layers(model)
-    number, own = sums.iteration, layers[class_layer].routing.iterations
+    number, last = sums.iteration, layers[class_layer].routing.iterations
     check = PassCheck(layers, class_layer)
-    their = labels
+    chunk_labels = labels
 
     def observer(path: str, lower_capsules: Tensor) -> Tensor:
         layer, first = layers[path], check.start(path, lower_capsules)
@@ -460,15 +461,15 @@ def accumulate_batch(
             if hidden is not None:
                 hidden[path].update(output.coefficients)
             return output.capsules
-        wanted = output if number in (None, own) else layer.route(lower_capsules, number)
-        mine = their[first : first + len(lower_capsules)]
-        if len(mine) == len(lower_capsules):  # otherwise refused below
-            sums.update(wanted.coefficients, mine)
+        accumulated = output if number in (None, last) else layer.route(lower_capsules, number)
+        image_labels = chunk_labels[first : first + len(lower_capsules)]
+        if len(image_labels) == len(lower_capsules):  # otherwise `check.finish` raises
+            sums.update(accumulated.coefficients, image_labels)
         return output.capsules
 
     size = max(1, ROUTE_ELEMENTS // max(layer.in_capsules * layer.out_capsules for layer in layers.values()))
     with evaluating(model), observing(layers, observer):
-        for some, their in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
-            if len(their):
-                model(some.to(device_of(model)))
-                check.finish(len(their))
+        for chunk, chunk_labels in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            if len(chunk_labels):
+                model(chunk.to(device_of(model)))
+                check.finish(len(chunk_labels))

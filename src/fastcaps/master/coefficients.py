@@ -1,6 +1,6 @@
-"""The master coefficients with what they were made from, and their file.
+"""The master coefficients with their origin, and their file.
 
-The file (safetensors) keeps the sums, not only the result, so that it can be merged, inspected and extended.
+The file (safetensors) stores the sums beside the result, so that it can be merged, inspected and extended.
 """
 
 import json
@@ -26,14 +26,14 @@ _TENSORS = ("values", "containers", "counts")
 
 
 def current_method(method: Any) -> Any:
-    """Return a method, with a warning where it has its former name."""
+    """Return a method; warn if it has its former name."""
     if method in FORMER_METHODS:
         warn(f"method={method!r}", f"method={FORMER_METHODS[method]!r}")
     return FORMER_METHODS.get(method, method)
 
 
 def current_reports(reports: Iterable[FilterReport | Mapping[str, Any]]) -> tuple[FilterReport, ...]:
-    """Return reports of filters, with a warning where they are dictionaries."""
+    """Return reports of filters; warn if they are dictionaries."""
     reports = tuple(reports)
     if any(isinstance(report, Mapping) for report in reports):
         warn("a filter's report as a dictionary", "fastcaps.master.FilterReport")
@@ -46,18 +46,20 @@ class MasterCoefficients:
 
     Attributes:
         values: ``(i j)``, float64.
-        containers: sums of the coefficient matrices of each class's images, ``(j i j)``, float64; None where they were
-            too large to be kept, and for a hidden layer.
-        counts: images of each class ``(j)``; of a hidden layer, whose capsules are no classes, all images ``(1)``.
-        normalization: of the containers' rows, the network's own; a name is replaced by its object.
-        method: how the values follow from the sums, as for `MasterAccumulator.compute`; ``"mean"`` for a hidden layer,
-            whose coefficients are averaged over all images.
-        iteration: of routing whose coefficients were added up, from 1; one more than the network has for those of the
-            update after its last; None when not known.
-        filters: which images were left out: one report per filter, in their order, from `apply_filters`.
-        model_hash: of the weights they were made with; None when not known.
+        containers: sum of the coefficient matrices of the images of each class, ``(j i j)``, float64; None if they were
+            too large to store, and for a hidden layer.
+        counts: number of images per class ``(j)``; for a hidden layer, whose capsules are not classes, number of all
+            images ``(1)``.
+        normalization: normalization of the rows of the containers, that of the network; a name is replaced by its
+            object.
+        method: how the values were computed from the sums, as for `MasterAccumulator.compute`; ``"mean"`` for a hidden
+            layer, whose coefficients are averaged over all images.
+        iteration: iteration of routing whose coefficients were accumulated, from 1; one more than the network has for
+            the update after its last iteration; None if unknown.
+        filters: one report per filter, in their order, from `apply_filters`.
+        model_hash: hash of the weights that the coefficients were accumulated with; None if unknown.
         trained_with: hash of the weights that were trained with these coefficients in place of routing, if any were.
-        provenance: anything else worth knowing, as JSON.
+        provenance: further information, as JSON.
     """
 
     values: Tensor
@@ -109,11 +111,11 @@ class MasterCoefficients:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write one safetensors file, whole or not at all."""
+        """Write one safetensors file atomically."""
         write_atomically({Path(path): self.to_bytes()})
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file that `save` writes, to write it together with others."""
+        """Return the content of the file that `save` writes, to write it together with other files."""
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in present.items()}
         metadata = {"kind": _KIND, "format": str(_FORMAT), "summary": json.dumps(self.summary().to_dict())}
@@ -121,7 +123,7 @@ class MasterCoefficients:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a file that `save` wrote."""
         path = Path(path)
         recover(path.parent)
         if not path.is_file():
@@ -158,7 +160,7 @@ class MasterCoefficients:
         return master
 
     def _check(self, path: Path) -> None:
-        """Refuse a file whose parts don't belong together."""
+        """Raise ValueError if the parts of a file don't belong together."""
         i, j = self.values.shape if self.values.ndim == 2 else (0, 0)
         present = {name: getattr(self, name) for name in _TENSORS if getattr(self, name) is not None}
         counts = (1,) if self.method == "mean" else (j,)

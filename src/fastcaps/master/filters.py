@@ -1,20 +1,21 @@
-"""Filters: which training images' coefficients are good enough to be accumulated (paper, appendix A, step 3).
+"""Filters: choose the training images whose coefficients are accumulated (paper, appendix A, step 3).
 
-The paper takes all of them. It names two other ways, clustering and similarity; a third is to trust the network.
+The paper accumulates all images. It names two alternatives, clustering and similarity; a third is to keep the images
+that the network classifies correctly.
 
 | filter | leaves out |
 |---|---|
-| `Correct` | images that dynamic routing gives another class, or its own too narrowly |
-| `Similarity` | images whose ground-truth column is not much more like their own class's mean than like another's |
-| `KMeans`, `GaussianMixture` | images in outlying clusters of their class's ground-truth columns |
+| `Correct` | images that dynamic routing classifies wrongly, or correctly with a small margin |
+| `Similarity` | images whose ground-truth column is not clearly closest to the mean column of their own class |
+| `KMeans`, `GaussianMixture` | images in outlying clusters of the ground-truth columns of their class |
 
-The *outlying* clusters of a class are those whose centers lie farthest from the class's mean, taken from the outside
-inwards as long as together they hold at most a given share of the class. Size alone doesn't do: a small cluster in the
-middle is where the algorithm happened to cut. Nor does distance: a large cluster far away is another way of writing
-the digit, and nothing nearer than it is an outlier. So whatever the number of clusters, no class loses more than that
-share, and a small class may lose none.
+The *outlying* clusters of a class are those whose centers are farthest from the mean of the class. They are taken from
+the outside inwards as long as together they contain at most a given fraction of the class. Size alone is no criterion:
+a small cluster in the middle only shows where the algorithm happened to cut. Nor is distance: a large cluster far away
+is another way of writing the digit, and nothing nearer to the mean is an outlier. So no class loses more than that
+fraction, for any number of clusters, and a small class may lose nothing.
 
-Any object with the four members of `Filter` is a filter; the report keeps the options of one that is a dataclass.
+Any object with the four members of `Filter` is a filter; if it is a dataclass, the report includes its options.
 """
 
 import dataclasses
@@ -42,39 +43,39 @@ from fastcaps.master.summary import FORMER_OPTIONS, FilterReport
 T = TypeVar("T")
 Measure = Literal["pearson", "dot", "cosine"]
 
-# Columns of a class that clusters are fitted to: 19 MB for MNIST. All of its columns are then assigned to them.
+# Number of columns of a class that clusters are fitted to: 19 MB for MNIST. Then all its columns are assigned to them.
 SAMPLE_SIZE = 4096
 
 
 class Filter(Protocol):
-    """What a filter is."""
+    """Interface of a filter."""
 
     @property
     def name(self) -> str:
-        """By which it is called in reports."""
+        """The name of the filter in reports."""
 
     @property
     def reason(self) -> str:
-        """What the images that it leaves out have in common, for a sentence that begins with them."""
+        """Why images are left out, as a clause such as ``"dynamic routing gives them another class"``."""
 
     @property
     def uses_columns(self) -> bool:
-        """Whether it goes by ground-truth columns; at iteration 1 there are none, since all coefficients are equal."""
+        """Whether it uses ground-truth columns; these are useless at iteration 1, where all coefficients are equal."""
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
         """Return which of the images to keep ``(n)``."""
 
 
 def apply_filters(filters: Sequence[Filter], observations: Observations, world: World = SINGLE) -> Selection:
-    """Apply filters one after the other; each sees only what those before it kept.
+    """Apply filters in sequence; each sees only the images that the previous ones kept.
 
     Args:
-        filters: in their order.
-        observations: of all images.
-        world: the ranks; the first decides for all.
+        filters: the filters, in their order.
+        observations: observations of all images.
+        world: the ranks; rank 0 decides for all.
     """
     selection = _select(filters, observations) if world.is_main else Selection(np.empty(0, bool), ())
-    # The first rank's alone.
+    # Only rank 0 has the report.
     words = json.dumps(plain(selection.report)).encode() if world.is_main else b""
     gathered = world.all_gather(np.frombuffer(words, np.uint8)).tobytes()
     return Selection(world.all_gather(selection.keep), parse_json(gathered, tuple[FilterReport, ...], "the report"))
@@ -124,10 +125,10 @@ def _accept_former_options(cls: type[T]) -> type[T]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Correct:
-    """Keep the images that dynamic routing gives their label.
+    """Keep the images that dynamic routing classifies correctly.
 
     Attributes:
-        confidence: by how much the label's capsule must be longer than the longest other, from 0 to 1.
+        confidence: minimum difference between the length of the label's capsule and the longest other one, from 0 to 1.
     """
 
     name: ClassVar[str] = "correct"
@@ -135,7 +136,7 @@ class Correct:
     confidence: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no pair of lengths can reach."""
+        """Raise ValueError for a difference that lengths can't have."""
         _check(0 <= self.confidence < 1, "confidence", self.confidence, "a number from 0 to below 1")
 
     @property
@@ -158,19 +159,17 @@ class Correct:
 @_accept_former_options
 @dataclass(frozen=True, kw_only=True)
 class Similarity:
-    """Keep the images whose ground-truth column is like their own class's mean column.
+    """Keep the images whose ground-truth column is similar to the mean column of their class.
 
-    An image is compared with the mean of the *other* images of its class. It would otherwise be like its class because
-    it is part of it, the more so the smaller the class, while it is part of no other class that it is compared with.
-    The only image of a class is kept, there being nothing to compare it with. A column without any variation (of
-    length 0 for the cosine) has similarity 0 with everything.
+    An image is compared with the mean of the *other* images of its class. Including the image itself would bias the
+    comparison towards its own class, the more so the smaller the class. The only image of a class is kept, because it
+    can't be compared. A constant column (for the cosine, a column of length 0) has similarity 0 with everything.
 
     Attributes:
         measure: Pearson's correlation, the scalar product, or the cosine.
-        keep_fraction: fraction of each class to keep: the images whose similarity with their own class's mean exceeds
-            that with the most similar other class's by most; 0.95 when neither this nor ``margin`` is given.
-        margin: instead, an image is kept when its similarity with its own class's mean minus that with the most
-            similar other class's is at least this much.
+        keep_fraction: fraction of each class to keep: the images with the largest difference between the similarity
+            with their own class and with the most similar other class; 0.95 if neither this nor ``margin`` is given.
+        margin: instead of ``keep_fraction``, the minimum of this difference for an image to be kept.
     """
 
     name: ClassVar[str] = "similarity"
@@ -180,7 +179,7 @@ class Similarity:
     margin: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options without meaning."""
+        """Raise ValueError for invalid options."""
         _check(self.measure in get_args(Measure), "measure", self.measure, f"one of {', '.join(get_args(Measure))}")
         if self.margin is not None:
             _check(math.isfinite(self.margin), "margin", self.margin, "a finite number")
@@ -217,17 +216,17 @@ class Similarity:
         return keep
 
     def similarities(self, observations: Observations) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the similarity of each column with the mean of its class's other images, and with the nearest mean.
+        """Return the similarity of each column with the rest of its class, and with the most similar other class.
 
         Returns:
-            Both ``(n)``; infinite with its own class for the only image of one, minus infinite where no other class
-            has images.
+            Both ``(n)``. The first is infinite for the only image of a class, the second is minus infinity if no other
+            class has images.
         """
         counts = observations.counts
         sums = observations.class_sums()  # (j, i)
         present = counts > 0
         means = self._prepared(sums[present] / counts[present, None])  # (classes with images, i)
-        places = np.cumsum(present) - 1  # (j): row of a class's mean
+        places = np.cumsum(present) - 1  # (j): row of the mean of each class
         own, other = np.full(len(observations), np.inf), np.full(len(observations), -np.inf)
         for numbers, columns in observations.columns():
             labels = observations.labels[numbers]
@@ -235,10 +234,10 @@ class Similarity:
             with_all = images @ means.T  # (b, classes with images)
             with_all[np.arange(len(labels)), places[labels]] = -np.inf
             other[numbers] = with_all.max(1)
-            several = counts[labels] > 1
-            rest = sums[labels[several]] - columns[several]
-            rest = self._prepared(rest / (counts[labels[several], None] - 1))  # (b, i)
-            own[numbers[several]] = np.einsum("bi,bi->b", images[several], rest)
+            comparable = counts[labels] > 1
+            other_sums = sums[labels[comparable]] - columns[comparable]
+            other_means = self._prepared(other_sums / (counts[labels[comparable], None] - 1))  # (b, i)
+            own[numbers[comparable]] = np.einsum("bi,bi->b", images[comparable], other_means)
         return own, other
 
     def _prepared(self, columns: NDArray[Any]) -> NDArray[np.float64]:
@@ -248,14 +247,14 @@ class Similarity:
             return columns
         if self.measure == "pearson":
             centered = columns - columns.mean(1, keepdims=True)
-            # What rounding leaves of a column without variation is none.
+            # Rounding errors of a constant column don't count as variation.
             centered[np.abs(centered).max(1) <= 1e-9 * np.abs(columns).max(1)] = 0
             columns = centered
         length = np.linalg.norm(columns, axis=1, keepdims=True)
         return columns / np.where(length > 0, length, 1)
 
 
-# From columns (b i) to the numbers (b) of their clusters, and the clusters' centers seen from the class's mean (k …).
+# A function from columns (b i) to the indices (b) of their clusters, and the centers relative to the class mean (k …).
 _Clusters = tuple[Callable[[NDArray[np.float32]], NDArray[np.integer]], NDArray[np.floating]]
 
 
@@ -270,7 +269,7 @@ class _Clustering(ABC):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse options without meaning."""
+        """Raise ValueError for invalid options."""
         fraction = self.max_outlier_fraction
         _check(self.clusters >= 2, "clusters", self.clusters, "at least 2")
         _check(0 < fraction < 1, "max_outlier_fraction", fraction, "a fraction of each class, above 0 and below 1")
@@ -302,7 +301,7 @@ class _Clustering(ABC):
             if (sample == sample[0]).all():
                 continue
             with warnings.catch_warnings():
-                # Where some columns are equal there are fewer clusters than asked for; a rough grouping is good enough.
+                # Equal columns give fewer clusters than requested; a rough grouping is good enough.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 assign, centers = self._fit(sample)
             clusters = np.concatenate([assign(columns) for _, columns in observations.columns(members)])  # (m)
@@ -322,9 +321,9 @@ class KMeans(_Clustering):
     """Leave out outlying clusters that K-means finds among a class's ground-truth columns.
 
     Attributes:
-        clusters: of each class.
+        clusters: number of clusters per class.
         max_outlier_fraction: largest fraction of a class in outlying clusters.
-        seed: of what is random in finding clusters.
+        seed: seed of the clustering.
     """
 
     name: ClassVar[str] = "kmeans"
@@ -340,22 +339,22 @@ class KMeans(_Clustering):
 @_accept_former_options
 @dataclass(frozen=True, kw_only=True)
 class GaussianMixture(_Clustering):
-    """Leave out outlying clusters that a mixture of Gaussians (expectation-maximization) finds among a class's columns.
+    """Leave out outlying clusters that a Gaussian mixture (expectation-maximization) finds among a class's columns.
 
     The columns are first reduced to their principal components, each divided by its standard deviation.
 
     Attributes:
-        clusters: Gaussians of each class.
+        clusters: number of Gaussians per class.
         max_outlier_fraction: largest fraction of a class in outlying clusters.
-        seed: of what is random in finding clusters.
-        components: principal components.
+        seed: seed of the clustering.
+        components: number of principal components.
     """
 
     name: ClassVar[str] = "em"
     components: int = 16
 
     def __post_init__(self) -> None:
-        """Refuse options without meaning."""
+        """Raise ValueError for invalid options."""
         super().__post_init__()
         _check(self.components >= 1, "components", self.components, "at least 1")
 
@@ -363,11 +362,11 @@ class GaussianMixture(_Clustering):
         from sklearn.decomposition import PCA
         from sklearn.mixture import GaussianMixture as Mixture
 
-        # Of n columns n − 1 components vary; dividing by the deviation of another would blow up rounding errors.
+        # n columns have at most n − 1 components with variance; whitening another one would amplify rounding errors.
         components = min(self.components, len(sample) - 1, sample.shape[1])
         reduction = PCA(components, whiten=True, random_state=self.seed)
         reduced = reduction.fit_transform(sample)  # (b, components)
-        # Diagonal: a full matrix for each Gaussian would have more entries than a small class has images.
+        # Diagonal covariance: a full matrix per Gaussian would have more entries than a small class has images.
         mixture = Mixture(
             min(self.clusters, len(sample)), covariance_type="diag", reg_covar=1e-3, random_state=self.seed
         ).fit(reduced)

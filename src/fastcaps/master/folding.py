@@ -47,19 +47,19 @@ def fold(
     any_weights: bool = False,
     merge_batch_norm: bool = False,
 ) -> nn.Module:
-    """Fold master coefficients into the weights of a copy of a model; the model itself is not touched.
+    """Fold master coefficients into the weights of a copy of a model; the model itself is not modified.
 
     Every `CapsuleLayer` becomes a `FoldedCapsuleLayer`. A BatchNorm of `Stem` and `PrimaryCapsules` is merged into the
     convolution.
 
     Args:
         model: the network with which the coefficients were accumulated: a `CapsNet`, or any module with capsule layers.
-        master: what `accumulate` returned: coefficients, or one for each layer by its path; a bare matrix ``(i j)`` in
-            place of coefficients; or ``"uniform"`` for those of the first iteration (1 for Max-Min, 1/j for softmax):
-            no routing at all.
+        master: the result of `accumulate`: coefficients, or a dictionary with those of each layer by its path; a bare
+            matrix ``(i j)`` in place of coefficients; or ``"uniform"`` for the coefficients of the first iteration (1
+            for Max-Min, 1/j for softmax): no routing at all.
         any_weights: accept coefficients that were accumulated with other weights.
-        merge_batch_norm: merge BatchNorm layers of other parts, too: in `torch.nn.Sequential`, into the convolution
-            directly before or after them, where that is exact as long as each Sequential is called as a whole.
+        merge_batch_norm: also merge BatchNorm layers in `torch.nn.Sequential` into the convolution directly before or
+            after them. This is exact as long as each Sequential is called as a whole.
 
     Returns:
         The folded copy, on the model's device, in evaluation mode, with weights that don't require gradients: a
@@ -91,7 +91,7 @@ def _matrices(
     master: Coefficients | Mapping[str, Coefficients] | str,
     any_weights: bool,
 ) -> dict[str, Tensor]:
-    """Return one matrix ``(i j)`` per layer, refused where it is of another layer or other weights."""
+    """Return one matrix ``(i j)`` per layer; raise ValueError if one is of another layer or of other weights."""
     if isinstance(master, str):
         if master != "uniform":
             raise ValueError(f"master is {master!r}, expected master coefficients or 'uniform'")

@@ -1,8 +1,8 @@
-"""What filters decide by: of each training image its label, its class capsules' lengths and its ground-truth column.
+"""The input of filters: label, lengths of the class capsules, and ground-truth column of each training image.
 
-The ground-truth column of an image is the column of its coefficient matrix that belongs to its label, ``(i)``. Those of
-all images lie in a temporary file, in half precision (138 MB for MNIST), and are read a few at a time; no more than a
-few coefficient matrices are ever in memory.
+The ground-truth column of an image is the column of its coefficient matrix that belongs to its label, ``(i)``. The
+columns of all images are in a temporary file, in half precision (138 MB for MNIST), and are read in chunks; only a few
+coefficient matrices are in memory at a time.
 """
 
 import tempfile
@@ -23,24 +23,24 @@ from fastcaps.master.accumulator import checked_iteration
 from fastcaps.master.recording import PassCheck, capsule_layers, class_layer_path, observing
 from fastcaps.nn.inference import Batches, run_batches
 
-# Columns given at a time, as float32.
+# Bytes of columns that are returned at a time, as float32.
 CHUNK_BYTES = 4 * 2**20
-# Images whose lower capsules are made at a time.
+# Images whose lower capsules are computed at a time.
 _PIECE = 64
 
 
 class NothingToFilterError(ValueError):
-    """A filter has nothing to go by, or would leave nothing of a class."""
+    """A filter has nothing to decide by, or would leave no image of a class."""
 
 
 @final
 class Observations:
-    """What is known of the images that filters have left so far.
+    """Observations of the images that the filters have kept so far.
 
     Attributes:
         labels: ``(n)``, int64.
-        lengths: of the class capsules after dynamic routing ``(n j)``, float32.
-        iteration: of routing from which the columns are.
+        lengths: lengths of the class capsules after dynamic routing ``(n j)``, float32.
+        iteration: iteration of routing that the columns come from.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Observations:
         iteration: int = 3,
         rows: NDArray[np.int64] | None = None,
     ) -> None:
-        """Put together what is known.
+        """Combine labels, lengths and columns.
 
         Args:
             labels: ``(n)``.
             lengths: ``(n j)``.
-            columns: ``(m i)``, in memory or mapped from a file; None when no filter looks at them.
-            iteration: from which they are.
-            rows: where each image's column is ``(n)``; one after the other when None.
+            columns: ``(m i)``, in memory or mapped from a file; None if no filter uses them.
+            iteration: iteration of routing that the columns come from.
+            rows: row of each image in ``columns`` ``(n)``; 0 to n − 1 when None.
         """
         self.labels, self.lengths, self.iteration = labels, lengths, iteration
         self._columns = columns
@@ -85,17 +85,17 @@ class Observations:
         """Run the training images through a trained network once.
 
         Args:
-            model: the trained network; not touched.
+            model: the trained network; not modified.
             batches: inputs ``(b …)`` and labels ``(b)``, as for `accumulate`.
-            iteration: of routing from which the columns are, as for `accumulate`. The lengths are always those of the
-                network's last.
+            iteration: iteration of routing that the columns come from, as for `accumulate`. The lengths are always
+                those of the network's last iteration.
             class_layer: path of the layer whose capsules are the classes, as for `accumulate`.
-            columns: whether some filter looks at them.
-            folder: for the temporary file, which has no name there and goes when this object does, however the
-                process ends; the system's folder for such files when None.
+            columns: whether a filter uses the columns.
+            folder: folder for the temporary file; the system's folder for temporary files when None. The file has no
+                name and is removed with this object, however the process ends.
             observe: called with the number of images after each batch.
-            world: where each rank has its own images, those of one following those of the rank before; then all get
-                everybody's labels and lengths, and the first everybody's columns.
+            world: the ranks, each with its own images, concatenated by rank. All ranks get the labels and lengths of
+                all images, rank 0 also their columns.
         """
         layers = capsule_layers(model)
         layer = layers[class_layer_path(model, layers, class_layer)]
@@ -115,34 +115,34 @@ class Observations:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Images of each class ``(j)``."""
+        """Number of images per class ``(j)``."""
         return np.bincount(self.labels, minlength=self.classes)
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Whether dynamic routing gives each image its label ``(n)``."""
+        """Whether dynamic routing classifies each image correctly ``(n)``."""
         return np.asarray(self.lengths.argmax(1) == self.labels)
 
     def of_class(self, label: int) -> NDArray[np.int64]:
-        """Return the numbers of the images of a class ``(m)``."""
+        """Return the indices of the images of a class ``(m)``."""
         return np.flatnonzero(self.labels == label)
 
     def columns(
         self, numbers: NDArray[np.int64] | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Yield the ground-truth columns of images, a few at a time, so that memory doesn't grow with their number.
+        """Yield the ground-truth columns of images in chunks, so that memory doesn't grow with their number.
 
         Args:
-            numbers: of the images ``(m)``; all when None.
+            numbers: indices of the images ``(m)``; all when None.
 
         Yields:
-            Numbers ``(b)`` and columns ``(b i)``.
+            Indices ``(b)`` and columns ``(b i)``.
         """
         numbers = np.arange(len(self)) if numbers is None else numbers
         return self._chunks(self._stored_columns(), numbers)
 
     def class_sums(self) -> NDArray[np.float64]:
-        """Return the sums of each class's columns ``(j i)``; divided by `counts`, their means."""
+        """Return the sum of the columns of each class ``(j i)``; divided by `counts`, it is their mean."""
         sums = np.zeros((self.classes, self._stored_columns().shape[1]))
         for numbers, columns in self.columns():
             labels = self.labels[numbers]
@@ -174,7 +174,7 @@ class Observations:
 
 
 class Traced(NamedTuple):
-    """A few images: labels ``(b)``, lengths ``(b j)`` by the network, coefficients ``(b i j)`` by iteration."""
+    """A chunk of images: labels ``(b)``, lengths ``(b j)`` of the network, coefficients ``(b i j)`` by iteration."""
 
     labels: Tensor
     lengths: Tensor
@@ -190,13 +190,13 @@ def trace(
     observe: Callable[[int], None] = lambda images: None,
     class_layer: str | None = None,
 ) -> None:
-    """Run images through a model and pass on every iteration of the class layer.
+    """Run images through a model and pass every iteration of the class layer to a function.
 
     Args:
-        model: any module with capsule layers; in evaluation mode meanwhile.
+        model: any module with capsule layers; it runs in evaluation mode.
         batches: inputs ``(b …)`` and labels ``(b)``.
-        iterations: how many to trace, at least; as many as the layer has if that is more.
-        receive: told of so few images at a time that the coefficients of all iterations fit into memory, in order.
+        iterations: number of iterations to trace; the layer's own number if that is larger.
+        receive: called with chunks of images, in order; the coefficients of all iterations of a chunk fit into memory.
         observe: called with the number of images after each batch.
         class_layer: path of the layer whose capsules are the classes; the last by default.
     """
@@ -210,7 +210,7 @@ def trace(
     def observer(current: str, lower_capsules: Tensor) -> Tensor:
         first = check.start(current, lower_capsules)
         own = current_labels[first : first + len(lower_capsules)]
-        if current != path or len(own) != len(lower_capsules):  # what is wrong is refused below
+        if current != path or len(own) != len(lower_capsules):  # `check.finish` raises for a wrong number
             return layers[current].route(lower_capsules).capsules
         capsules = [lower_capsules.new_empty(0, classes, layer.out_dim)]
         for piece, outputs in layer.trace(lower_capsules, max(iterations, last)):
@@ -221,10 +221,10 @@ def trace(
     def step(inputs: Tensor, labels: Tensor) -> None:
         nonlocal current_labels
         labels = checked_labels(labels.cpu(), len(inputs), classes)
-        for some, own in zip(torch.split(inputs, _PIECE), torch.split(labels, _PIECE), strict=True):
-            current_labels = own
-            model(some)
-            check.finish(len(some))
+        for chunk, chunk_labels in zip(torch.split(inputs, _PIECE), torch.split(labels, _PIECE), strict=True):
+            current_labels = chunk_labels
+            model(chunk)
+            check.finish(len(chunk))
 
     with observing(layers, observer):
         run_batches(model, batches, step, observe=observe)
@@ -237,12 +237,12 @@ def _traced(labels: Tensor, outputs: Sequence[RoutingOutput], last: int) -> Trac
 
 @final
 class ColumnFiles(ExitStack):
-    """Collects labels and lengths in memory, and the ground-truth columns of iterations in temporary files."""
+    """Collect labels and lengths in memory, and the ground-truth columns of iterations in temporary files."""
 
     def __init__(self, classes: int, iterations: Iterable[int], folder: Path | None) -> None:
         super().__init__()
         self._folder = folder
-        # Without a name: nothing is left behind, however the process ends. At the first iteration all are equal.
+        # Files without a name: nothing is left behind, however the process ends. Columns of iteration 1 are all equal.
         self._files: dict[int, IO[bytes]] = {
             k: self.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115 - closed by the stack
             for k in iterations
@@ -253,7 +253,7 @@ class ColumnFiles(ExitStack):
         self._images = 0
 
     def add(self, traced: Traced) -> None:
-        """Take a few images in."""
+        """Add a chunk of images."""
         self._check_finite(traced.lengths)
         self._labels.append(traced.labels.numpy())
         self._lengths.append(traced.lengths.float().numpy())
@@ -266,7 +266,7 @@ class ColumnFiles(ExitStack):
         self._images += len(traced.labels)
 
     def _check_finite(self, values: Tensor) -> None:
-        """Refuse images whose numbers ``(b …)`` no filter could judge."""
+        """Raise ValueError if values ``(b …)`` are not finite, so that no filter could decide."""
         broken = ~values.isfinite().all(1)
         if broken.any():
             number = self._images + int(broken.nonzero()[0])
@@ -290,19 +290,19 @@ class ColumnFiles(ExitStack):
                 file = self._gathered(file, world)
             file.flush()
             if world.is_main:
-                # The map stays when the file is closed, and takes the file's space with it when it goes.
+                # The map outlives the closed file; the disk space is freed with the map.
                 columns = np.memmap(file, np.float16, "r").reshape(len(labels), -1)
         return labels, lengths, columns
 
     def _gathered(self, file: IO[bytes], world: World) -> IO[bytes]:
-        """Return a file of the first rank with what the files of all hold, one behind the other."""
-        whole: IO[bytes] = self.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 - by the stack
+        """Return a file that on rank 0 holds the files of all ranks, concatenated."""
+        joined: IO[bytes] = self.enter_context(tempfile.TemporaryFile(dir=self._folder))  # noqa: SIM115 - by the stack
         sizes = world.all_gather(np.array([file.tell()]))
         file.seek(0)
         for rank, size in enumerate(sizes.tolist()):
             for _ in range(0, size, CHUNK_BYTES):
-                mine = file.read(CHUNK_BYTES) if rank == world.rank else b""
-                chunk = world.all_gather(np.frombuffer(mine, np.uint8))
+                own = file.read(CHUNK_BYTES) if rank == world.rank else b""
+                chunk = world.all_gather(np.frombuffer(own, np.uint8))
                 if world.is_main:
-                    whole.write(chunk.tobytes())
-        return whole
+                    joined.write(chunk.tobytes())
+        return joined

@@ -1,4 +1,4 @@
-"""Observing the capsule layers of any module tree while it processes images."""
+"""Observe the capsule layers of any module tree while it processes images."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def class_layer_path(model: nn.Module, layers: Mapping[str, CapsuleLayer], path:
 
 @final
 class PassCheck:
-    """Makes sure that each capsule layer sees every image of a pass once, the class layer last."""
+    """Check that each capsule layer sees every image of a pass once, the class layer last."""
 
     def __init__(self, layers: Mapping[str, CapsuleLayer], class_layer: str) -> None:
         self._class_layer = class_layer
@@ -47,14 +47,14 @@ class PassCheck:
         self._last = class_layer
 
     def start(self, path: str, lower_capsules: Tensor) -> int:
-        """Note that a layer is given lower capsules ``(b i d)``; return which image is the first of them."""
+        """Record that a layer gets lower capsules ``(b i d)``; return the index of their first image."""
         first = self._rows[path]
         self._rows[path] += lower_capsules.shape[0]
         self._last = path
         return first
 
     def finish(self, images: int) -> None:
-        """Refuse a pass of so many images in which a layer was given more or fewer, or the class layer was not last."""
+        """Raise if a layer saw another number of images than the pass has, or if the class layer was not last."""
         for path, count in self._rows.items():
             if count != images:
                 raise ValueError(
@@ -94,7 +94,7 @@ def _attached(
 
 @final
 class Recorder:
-    """What the capsule layers of a model computed since the last `clear`, by their path.
+    """Output of the capsule layers of a model since the last `clear`, by their path.
 
     Attributes:
         layers: the recorded layers by their path.
@@ -105,7 +105,7 @@ class Recorder:
         self._outputs: dict[str, list[RoutingOutput]] = {path: [] for path in layers}
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard all recordings."""
         for outputs in self._outputs.values():
             outputs.clear()
 
@@ -129,9 +129,9 @@ class Recorder:
 
 @contextmanager
 def record(model: nn.Module) -> Iterator[Recorder]:
-    """Record capsules and coefficients of every `CapsuleLayer` of a model, which is in evaluation mode meanwhile.
+    """Record capsules and coefficients of every `CapsuleLayer` of a model, in evaluation mode.
 
-    Everything that a layer routes stays in memory until `Recorder.clear`.
+    All recordings stay in memory until `Recorder.clear`.
 
     Example:
         >>> with fastcaps.record(model) as recorder:  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""What is known of master coefficients besides the numbers; can be read without PyTorch."""
+"""Summaries of master coefficients without the large tensors; this module does not import PyTorch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,14 @@ FORMER_OPTIONS = {"kept": "keep_fraction", "outlying": "max_outlier_fraction"}
 
 @dataclass(frozen=True)
 class FilterReport(FormerDict):
-    """What a filter did.
+    """Report of a filter.
 
     Attributes:
-        name: of the filter.
-        options: of the filter, by name.
-        reason: what the images that it left out have in common.
-        seen: images per class that it has seen.
-        kept: images per class that it has kept.
+        name: name of the filter.
+        options: options of the filter, by name.
+        reason: what the left-out images have in common.
+        seen: number of images per class before the filter.
+        kept: number of images per class after the filter.
     """
 
     name: str
@@ -33,7 +33,7 @@ class FilterReport(FormerDict):
     kept: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Replace former names of options; raise when the counts can't be of one filter."""
+        """Replace former names of options; raise ValueError for inconsistent counts."""
         seen, kept = self.seen, self.kept
         if len(seen) != len(kept) or not all(0 <= k <= s for s, k in zip(seen, kept, strict=True)):
             raise ValueError(
@@ -49,7 +49,7 @@ class FilterReport(FormerDict):
         return f"{self.name} ({words})" if words else self.name
 
     def merged(self, other: "FilterReport") -> "FilterReport":
-        """Return what this filter did together with the same one on other images."""
+        """Return the report of this filter combined with that of the same filter on other images."""
         counts = zip((self.seen, self.kept), (other.seen, other.kept), strict=True)
         seen, kept = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in counts)
         return replace(self, seen=seen, kept=kept)
@@ -57,20 +57,20 @@ class FilterReport(FormerDict):
 
 @dataclass(frozen=True, kw_only=True)
 class MasterSummary(FormerDict):
-    """Everything that a file of master coefficients says of them, besides the large tensors.
+    """Everything that a file of master coefficients stores, except the large tensors.
 
     Attributes:
         method: as `MasterCoefficients.method`.
         iteration: as `MasterCoefficients.iteration`.
         filters: one report per filter, in their order.
-        model_hash: of the weights they were made with; None when not known.
+        model_hash: hash of the weights that they were accumulated with; None if unknown.
         trained_with: hash of the weights that were trained with these coefficients in place of routing, if any were.
-        provenance: anything else worth knowing, as JSON.
+        provenance: further information, as JSON.
         normalization: name of the network's normalization.
-        lower: smallest coefficient that it gives.
-        upper: largest coefficient that it gives.
-        normalization_options: other options of the normalization, by name; None where it has none.
-        counts: images of each class; of a hidden layer, all images.
+        lower: smallest coefficient of the normalization.
+        upper: largest coefficient of the normalization.
+        normalization_options: other options of the normalization, by name; None if it has none.
+        counts: number of images per class; for a hidden layer, number of all images.
     """
 
     method: Method | Literal["mean"] = "per_class"
@@ -86,7 +86,7 @@ class MasterSummary(FormerDict):
     counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise when no routing can have had this iteration."""
+        """Raise ValueError for an iteration that no routing can have."""
         check_iteration(self.iteration)
 
     @classmethod
@@ -97,6 +97,6 @@ class MasterSummary(FormerDict):
 
 
 def check_iteration(iteration: int | None) -> None:
-    """Raise when no routing can have had this iteration."""
+    """Raise ValueError for an iteration that no routing can have."""
     if iteration is not None and iteration < 1:
         raise ValueError(f"iteration is {iteration}, expected at least 1, or None when it is not known")

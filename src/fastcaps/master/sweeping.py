@@ -1,7 +1,7 @@
-"""Many masters at once: the sums for every wanted iteration and chain of filters, in two passes over the images.
+"""Accumulate many master matrices at once: for every iteration and chain of filters, in two passes over the images.
 
-Each is what `accumulate` with that iteration and those filters gives; comparing them one by one would take two passes
-for every one of them.
+Each result equals that of `accumulate` with that iteration and those filters. Computing them one by one would take two
+passes for each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +23,11 @@ _Key = tuple[int, str]
 
 
 class Sweep(NamedTuple):
-    """What `sweep` gives, by iteration and name of the chain of filters.
+    """Result of `sweep`, by iteration and name of the chain of filters.
 
     Attributes:
-        sums: each with the report of its filters; its `compute` gives the coefficients by every method.
-        skipped: why there are none.
+        sums: accumulators with the reports of their filters; `compute` returns the coefficients for any method.
+        skipped: reason why a combination has no sums.
     """
 
     sums: dict[_Key, MasterAccumulator]
@@ -46,16 +46,16 @@ def sweep(
 ) -> Sweep:
     """Accumulate for every iteration and every chain of filters, in one pass, or two when there are filters.
 
-    A chain decides by the ground-truth columns of the iteration whose coefficients it is for. One that leaves a class
-    empty is skipped, and so is one that goes by columns at iteration 1, where all coefficients are equal.
+    A chain decides by the ground-truth columns of the same iteration whose coefficients are accumulated. A chain that
+    leaves a class empty is skipped, and so is one that uses columns at iteration 1, where all coefficients are equal.
 
     Args:
-        model: the trained network; not touched.
-        source: gives the batches of a pass, images ``(b c h w)`` and labels ``(b)``, the same in the same order again.
-        iterations: of routing, from 1; one more than the network has for those of the update after its last.
-        chains: filters in their order, by the chain's name; none for all images.
+        model: the trained network; not modified.
+        source: returns the batches of a pass, images ``(b c h w)`` and labels ``(b)``, in the same order at each call.
+        iterations: iterations of routing, from 1; one more than the network has for the update after the last one.
+        chains: filters in their order, by the name of the chain; an empty chain for all images.
         class_layer: path of the layer whose capsules are the classes, as for `accumulate`.
-        folder: for temporary files without names; the system's when None.
+        folder: folder for temporary files without names; the system's when None.
         observe: called with the number of images after each batch, in either pass.
     """
     layers = capsule_layers(model)
@@ -92,7 +92,7 @@ def sweep(
 def _select(
     chains: Mapping[str, Sequence[Filter]], iterations: Sequence[int], files: ColumnFiles
 ) -> tuple[dict[_Key, Selection], dict[_Key, str]]:
-    """Apply every chain at every iteration; return the selections, and why there are none."""
+    """Apply every chain at every iteration; return the selections, and the reasons for those that are missing."""
     selections: dict[_Key, Selection] = {}
     skipped: dict[_Key, str] = {}
     for k in iterations:

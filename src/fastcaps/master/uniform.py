@@ -1,4 +1,4 @@
-"""The coefficients in which no image had a say: what a claim about master coefficients has to beat."""
+"""Uniform coefficients, which depend on no image: the baseline that master coefficients have to beat."""
 
 import torch
 
@@ -12,10 +12,10 @@ def uniform_coefficients(config: CapsNetConfig) -> MasterCoefficients:
     """Return equal coefficients, as in the first iteration: no routing at all.
 
     Args:
-        config: of the network they are for.
+        config: configuration of the network.
 
     Returns:
-        What accumulating one image of each class in the first iteration would give.
+        The coefficients that accumulating one image per class in the first iteration would give.
     """
     i, j = config.lower_capsules, config.classes
     normalization = get_normalization(config.normalization, lower=config.lower, upper=config.upper)

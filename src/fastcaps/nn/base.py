@@ -1,4 +1,4 @@
-"""What the dynamic and the folded network have in common: input, decoder and files."""
+"""Base class of the dynamic and the folded network: input, decoder and files."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -19,12 +19,12 @@ from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 from fastcaps.nn.decoder import Decoder
 from fastcaps.nn.summary import Summary, summarize
 
-# Images per piece of a batch without gradients, so that memory doesn't grow with the batch.
+# Images per chunk of a batch without gradients, so that memory doesn't grow with the batch.
 CHUNK_IMAGES = 64
 
 
 class CapsuleOutput(NamedTuple):
-    """Class capsules ``(b j e)``, their lengths ``(b j)``, and the coefficients ``(b i j)`` when asked for."""
+    """Class capsules ``(b j e)``, their lengths ``(b j)``, and the coefficients ``(b i j)`` if requested."""
 
     capsules: Tensor
     lengths: Tensor
@@ -39,7 +39,7 @@ class CapsuleNetwork(nn.Module, ABC):
     """
 
     kind: ClassVar[str]
-    # Its folder in a run folder.
+    # Name of its folder in a run folder.
     folder: ClassVar[str]
 
     def __init__(self, config: CapsNetConfig) -> None:
@@ -70,7 +70,7 @@ class CapsuleNetwork(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor) -> CapsuleOutput:
-        """Classify images ``(b c h w)``; never decodes."""
+        """Classify images ``(b c h w)``, without the decoder."""
 
     def lower_capsules(self, images: Tensor) -> Tensor:
         """Return the lower capsules ``(b i d)`` of images ``(b c h w)``, in the order of `PrimaryCapsules`."""
@@ -84,12 +84,12 @@ class CapsuleNetwork(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(self, images: Any, *, names: bool = False, invert: Invert = "auto") -> Tensor | list[str]:
-        """Return the class of the longest capsule of each image, also of one image, ``(b)``.
+        """Return the class of the longest capsule of each image ``(b)``; a single image is a batch of one.
 
         Args:
             images: a tensor or array ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``, of bytes or
-                of floats between 0 and 1; a Pillow image or the path of a file, of any size, which are prepared as the
-                test images were; or a list of these.
+                of floats between 0 and 1; a Pillow image or the path of a file, of any size, prepared like the test
+                images; or a list of these.
             names: whether to return the names of the classes.
             invert: whether to swap light and dark of Pillow images and files: ``"yes"``, ``"no"``, or ``"auto"``, where
                 their edge is unlike that of the gray training images. Arrays and tensors are taken as they are.
@@ -112,14 +112,14 @@ class CapsuleNetwork(nn.Module, ABC):
 
     @property
     def _background(self) -> float | None:
-        """Brightness of the edge of the training images, where it is known."""
+        """Brightness of the edge of the training images, if known."""
         value = self.provenance.get("background")
         return value if isinstance(value, float | int) and 0 <= value <= 1 else None
 
     def reconstruct(self, capsules: Tensor, labels: Tensor | None = None) -> Tensor:
         """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)``.
 
-        All capsules but one are masked: the label's ``(b)``, or the longest when no labels are given.
+        All capsules but one are masked: that of the label ``(b)``, or the longest if there are no labels.
         """
         j, e = self.config.classes, self.config.class_dimension
         if capsules.ndim != 3 or capsules.shape[1:] != (j, e):
@@ -131,11 +131,11 @@ class CapsuleNetwork(nn.Module, ABC):
         return self.decoder(capsules, labels)  # type: ignore[no-any-return]
 
     def summary(self) -> Summary:
-        """Return shapes, parameters and multiply-adds by layer; it prints as a table."""
+        """Return shapes, parameters and multiply-adds by layer; the result is printed as a table."""
         return summarize(self)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into a folder, both or neither."""
+        """Write ``config.json`` and ``model.safetensors`` into a folder, atomically."""
         write_atomically(self.pretrained_files(folder))
 
     def push_to_hub(
@@ -144,27 +144,27 @@ class CapsuleNetwork(nn.Module, ABC):
         """Upload the network to the Hugging Face Hub, and return its address.
 
         Args:
-            name: of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added if it
-                has none; another network in it is replaced.
-            message: of the commit.
-            private: whether a new repository is private; by default as the account says.
-            token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
+            name: name of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added
+                if it has none; another network in it is replaced.
+            message: commit message.
+            private: whether a new repository is private; by default the setting of the account.
+            token: token of an account with write access; by default that of ``hf auth login`` or ``$HF_TOKEN``.
         """
         files = {path.name: content for path, content in self.pretrained_files("").items()}
         card = pretrained.card(self.config, name, self.kind).encode()
         return _hub.upload(name, files, card, message=message, private=private, token=token)
 
     def pretrained_files(self, folder: str | Path) -> dict[Path, bytes]:
-        """Return the contents of the files that `save_pretrained` writes, to write them together with others."""
+        """Return the contents of the files that `save_pretrained` writes, to write them together with other files."""
         return pretrained.files(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, revision: str | None = None) -> Self:
-        """Read a network.
+        """Load a network.
 
         Args:
-            folder: that `save_pretrained` wrote; a run folder; a bundled network such as ``"mnist"``; or a repository
-                on the Hugging Face Hub such as ``"user/name"``, which is downloaded to its cache.
+            folder: a folder written by `save_pretrained`; a run folder; a bundled network such as ``"mnist"``; or a
+                repository on the Hugging Face Hub such as ``"user/name"``, which is downloaded to its cache.
             revision: branch, tag or commit of the repository.
         """
         path = resolve(folder, revision=revision)
@@ -176,13 +176,13 @@ class CapsuleNetwork(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def _load(cls, folder: Path) -> Self:
-        """Read a folder with a ``config.json``."""
+        """Load a network from a folder with a ``config.json``."""
 
     def _pieces(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return the whole batch if it needs gradients or is traced, otherwise pieces of it."""
+        """Return the whole batch if it needs gradients or is traced, otherwise chunks of it."""
         if not isinstance(images, Tensor):
             raise ValueError(f"images are {type(images).__name__}, expected a tensor: torch.from_numpy converts arrays")
-        if not is_eager(images) or images.ndim != 4:  # what is no batch is refused by `_checked`
+        if not is_eager(images) or images.ndim != 4:  # `_checked` raises if it is not a batch
             return (images,)
         has_gradient = images.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
         whole = (torch.is_grad_enabled() and has_gradient) or len(images) <= CHUNK_IMAGES

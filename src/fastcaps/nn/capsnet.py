@@ -1,4 +1,4 @@
-"""The capsule network with dynamic routing: what is trained."""
+"""The capsule network with dynamic routing, the one to train."""
 
 import warnings
 from pathlib import Path
@@ -15,7 +15,7 @@ from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.routing import REGISTRY, DynamicRouting, Routing
 from fastcaps.nn.summary import Summary, summarize
 
-# Lower capsules above which a network is probably larger than its owner wants: eight times the paper's MNIST network.
+# A network with more lower capsules than this is probably larger than intended: eight times the paper's MNIST network.
 _MANY = 8 * 1152
 
 
@@ -54,7 +54,7 @@ class CapsNet(CapsuleNetwork):
             )
 
     def pretrained_files(self, folder: str | Path) -> dict[Path, bytes]:
-        """Return the contents of the files that `save_pretrained` writes, to write them together with others."""
+        """Return the contents of the files that `save_pretrained` writes, to write them together with other files."""
         own, expected = self.routing.routing, make_routing(self.config)
         if type(own) is not type(expected) or (isinstance(own, DynamicRouting) and own != expected):
             raise ValueError(
@@ -64,7 +64,7 @@ class CapsNet(CapsuleNetwork):
         return super().pretrained_files(folder)
 
     def summary(self) -> Summary:
-        """Return shapes, parameters and multiply-adds by layer, with the loop of routing; it prints as a table."""
+        """Return shapes, parameters and multiply-adds by layer, with the routing loop; it is printed as a table."""
         return summarize(self, self.config.iterations)
 
     @classmethod
@@ -83,10 +83,10 @@ class CapsNet(CapsuleNetwork):
 
         Args:
             images: ``(b c h w)``.
-            with_coefficients: whether to return the coefficients of the last iteration, too.
-            iterations: of routing, instead of the configuration's.
-            fixed: coefficients ``(i j)`` to use in place of routing, which then is one matrix product, also for the
-                gradient: how a network is trained with master coefficients.
+            with_coefficients: whether to also return the coefficients of the last iteration.
+            iterations: number of routing iterations, instead of that of the configuration.
+            fixed: coefficients ``(i j)`` to use in place of routing, to train with master coefficients. Forward and
+                backward pass are then one matrix product each.
 
         Returns:
             Capsules ``(b j e)``, lengths ``(b j)``, coefficients ``(b i j)`` or None.

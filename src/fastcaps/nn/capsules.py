@@ -19,7 +19,7 @@ class CapsuleLayer(nn.Module):
 
     ``Tensor (b i d) → Tensor (b j e)``, so it fits into `torch.nn.Sequential`.
 
-    The start of the weights decides whether training with Max-Min starts at all. Let the weights have standard
+    The initial weights decide whether training with Max-Min starts at all. Let the weights have standard
     deviation σ, so that a vote has τ = σ‖u‖ in each of its e directions. The first iteration adds up the votes of all i
     lower capsules with the same coefficient c₀ (1 for Max-Min, 1/j for softmax): a sum of length ``c₀ τ √(i · e)``.
     From the second iteration on, Max-Min gives each capsule a large coefficient where its vote agrees, however small
@@ -51,13 +51,13 @@ class CapsuleLayer(nn.Module):
 
         Args:
             in_capsules: number of lower capsules, i.
-            in_dim: numbers per lower capsule, d.
+            in_dim: dimension of a lower capsule, d.
             out_capsules: number of upper capsules, j.
-            out_dim: numbers per upper capsule, e.
+            out_dim: dimension of an upper capsule, e.
             routing: ``DynamicRouting(3, MaxMin())`` by default.
             bias: whether sums have a trainable bias, as in Sabour's code.
-            device: of the weights.
-            dtype: of the weights.
+            device: device of the weights.
+            dtype: dtype of the weights.
         """
         super().__init__()
         _check_sizes(in_capsules=in_capsules, in_dim=in_dim, out_capsules=out_capsules, out_dim=out_dim)
@@ -69,18 +69,18 @@ class CapsuleLayer(nn.Module):
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = nn.Parameter(torch.empty(in_capsules, in_dim, out_capsules, out_dim, **options))
         self.bias = nn.Parameter(torch.empty(out_capsules, out_dim, **options)) if bias else None
-        # Set by `fastcaps.accumulate`: computes the capsules of lower capsules in place of the forward pass.
+        # Set by `fastcaps.accumulate`: computes the output in place of the forward pass.
         self._observer: Callable[[Tensor], Tensor] | None = None
-        # Set by `fastcaps.record`: sees the output of routing.
+        # Set by `fastcaps.record`: gets the output of routing.
         self._recorder: Callable[[RoutingOutput], None] | None = None
         self.reset_parameters()
 
     def reset_parameters(self, coefficients: Tensor | None = None) -> None:
-        """Draw the weights anew and set the bias to 0.
+        """Reinitialize the weights and set the bias to 0.
 
         Args:
-            coefficients: ``(i j)``, where the layer will be trained with these in place of routing. Then nothing agrees
-                with anything at the start, and sums have length ``τ √(e · Σᵢ C²)``.
+            coefficients: ``(i j)``, if the layer will be trained with them in place of routing. Without routing, votes
+                don't agree at the start, and sums have length ``τ √(e · Σᵢ C²)``.
         """
         i, e = self.in_capsules, self.out_dim
         if coefficients is not None:
@@ -105,7 +105,7 @@ class CapsuleLayer(nn.Module):
 
         Args:
             lower_capsules: ``(b i d)``.
-            iterations: of routing, instead of the layer's own number.
+            iterations: number of routing iterations, instead of the layer's own.
         """
         routing = self.routing if iterations is None else self.routing.with_iterations(iterations)
         with without_autocast(self.weight):
@@ -117,21 +117,21 @@ class CapsuleLayer(nn.Module):
     def trace(
         self, lower_capsules: Tensor, iterations: int | None = None
     ) -> Iterator[tuple[slice, list[RoutingOutput]]]:
-        """Yield the output of every iteration, for a few images at a time; without gradient.
+        """Yield the output of every iteration, in chunks of a few images; without gradient.
 
         Args:
             lower_capsules: ``(b i d)``.
-            iterations: of routing, instead of the layer's own number.
+            iterations: number of routing iterations, instead of the layer's own.
 
         Yields:
-            Which images of the batch, and capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
+            The slice of the batch, and the capsules ``(b j e)`` and coefficients ``(b i j)`` of each iteration.
         """
         routing = self.routing if iterations is None else self.routing.with_iterations(iterations)
         with without_autocast(self.weight):
             yield from routing.trace(self._checked(lower_capsules), self.weight, self.bias)
 
     def apply_coefficients(self, lower_capsules: Tensor, coefficients: Tensor) -> Tensor:
-        """Return the capsules ``(b j e)`` that fixed coefficients ``(i j)`` give: one matrix product, no routing.
+        """Return the capsules ``(b j e)`` with fixed coefficients ``(i j)``: one matrix product, no routing.
 
         Differentiable, so that a layer can be trained with master coefficients.
         """
@@ -181,12 +181,12 @@ class FoldedCapsuleLayer(nn.Module):
 
     @classmethod
     def from_layer(cls, layer: CapsuleLayer, coefficients: Tensor) -> "FoldedCapsuleLayer":
-        """Fold coefficients ``(i j)`` into a layer's weights; its weights don't require gradients."""
+        """Fold coefficients ``(i j)`` into the weights of a layer; the folded weights don't require gradients."""
         sizes = (layer.in_capsules, layer.in_dim, layer.out_capsules, layer.out_dim)
         weight = layer.weight.detach()
         with without_weights():
             folded = cls(*sizes, bias=layer.bias is not None)
-        # In double precision, which not every device has.
+        # On the CPU, because not every device has double precision.
         values = fold_weights(weight.cpu().double(), coefficients.detach().cpu().double())
         folded.weight = nn.Parameter(values.to(weight.device, weight.dtype))
         if layer.bias is not None:
@@ -194,7 +194,7 @@ class FoldedCapsuleLayer(nn.Module):
         return folded.requires_grad_(False).train(layer.training)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew, so that sums are about as long as lower capsules, and set the bias to 0."""
+        """Reinitialize the weights so that sums are about as long as lower capsules, and set the bias to 0."""
         nn.init.normal_(self.weight, std=1 / math.sqrt(max(self.in_capsules, 1) * self.out_dim))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -212,9 +212,9 @@ class FoldedCapsuleLayer(nn.Module):
 
 
 def without_autocast(weight: Tensor) -> AbstractContextManager[Any]:
-    """Compute in the precision of the weights, whatever autocast makes of other layers."""
+    """Disable autocast, so that the layer computes in the precision of its weights."""
     device = weight.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):  # not of "meta"
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):  # not available for "meta"
         return nullcontext()
     return torch.autocast(device, enabled=False)
 

@@ -1,6 +1,6 @@
-"""The configuration of a capsule network: sizes, routing, class names, and how an image becomes its input.
+"""The configuration of a capsule network: sizes, routing, class names, and the preparation of its input.
 
-Needs no PyTorch, so that the command line and the runtime can read a model's ``config.json`` without it.
+This module does not import PyTorch: the command line and the runtime read a model's ``config.json`` without it.
 """
 
 import dataclasses
@@ -15,16 +15,16 @@ from typing import Any, Literal, Self
 from fastcaps._machine import free_bytes
 from fastcaps._result import ShortRepr
 
-# Lower capsules of the paper's network for MNIST, and the most that strides don't reduce: twice as many.
-_PAPER, _MOST = 1152, 2304
-# Kernel size and stride of a strided convolution before the last one of the stem, and the most of them.
-_HALVING, _MOST_FRONT = (3, 2), 8
-# Entries that decide the number of positions; "auto" leaves a network alone where one is given.
+# Number of lower capsules of the paper's network for MNIST, and the maximum without further strides: twice as many.
+_PAPER_CAPSULES, _MAX_CAPSULES = 1152, 2304
+# Kernel size and stride of a strided convolution before the last one of the stem, and their maximum number.
+_HALVING, _MAX_FRONT = (3, 2), 8
+# Entries that determine the number of positions; "auto" does not change a network for which one of them is given.
 _STRIDES = frozenset({"stem_layers", "stem_kernel", "stem_stride", "primary_kernel", "primary_stride"})
-# Sizes that no file may ask for: a network of these would take hours or more memory than any machine has.
-_MOST_LAYERS, _MOST_ITERATIONS, _MOST_CLASSES, _MOST_BYTES = 100, 1000, 10**6, 2**50
+# Upper limits for files: a larger network would take hours, or more memory than any machine has.
+_MAX_LAYERS, _MAX_ITERATIONS, _MAX_CLASSES, _MAX_BYTES = 100, 1000, 10**6, 2**50
 
-# Of the paper's network for CIFAR-10, what differs from the one for MNIST.
+# Entries of the paper's network for CIFAR-10 that differ from the one for MNIST.
 CIFAR10_PRESET: dict[str, Any] = {
     "height": 24,
     "width": 24,
@@ -45,8 +45,8 @@ class CapsNetConfig(ShortRepr):
     `grid` × `capsule_types` capsules of `lower_dimension` → `classes` capsules of `class_dimension`.
 
     Attributes:
-        height: of the network's input, in pixels.
-        width: of the network's input, in pixels.
+        height: height of the network's input, in pixels.
+        width: width of the network's input, in pixels.
         channels: 1 for gray, 3 for color.
         classes: number of class capsules.
         stem_layers: convolutions in front of the stem's last, each as (channels, kernel size, stride), without padding;
@@ -54,24 +54,24 @@ class CapsNetConfig(ShortRepr):
         stem_channels: feature maps of the stem's last convolution.
         stem_kernel: side of its kernel; no padding.
         stem_stride: its stride.
-        capsule_types: capsules at each position of the grid.
-        lower_dimension: numbers per lower capsule, d.
+        capsule_types: number of capsules at each position of the grid.
+        lower_dimension: dimension of a lower capsule, d.
         primary_kernel: side of the second convolution's kernel; no padding.
         primary_stride: its stride.
         batch_norm: whether a BatchNorm follows each convolution; `fastcaps.fold` merges it into the convolution.
-        class_dimension: numbers per class capsule, e.
+        class_dimension: dimension of a class capsule, e.
         class_bias: whether the sums of class capsules have a bias, as in Sabour's code.
         decoder: widths of the reconstruction network's hidden layers.
-        routing: ``"dynamic"``, or the name of a routing of your own (`fastcaps.nn.Routing`).
-        iterations: of dynamic routing.
-        normalization: of its coefficients, by name: ``"max_min"``, ``"softmax"``, ``"leaky_softmax"``, or one of your
-            own (`fastcaps.functional.Normalization`).
+        routing: ``"dynamic"``, or the name of a custom routing (`fastcaps.nn.Routing`).
+        iterations: number of iterations of dynamic routing.
+        normalization: name of the normalization of the coefficients: ``"max_min"``, ``"softmax"``,
+            ``"leaky_softmax"``, or a custom one (`fastcaps.functional.Normalization`).
         lower: lower bound of Max-Min.
         upper: upper bound of Max-Min.
         standardize: whether the network first scales each image to zero mean and unit variance.
         resize: height and width to which a picture is resized before its middle is cropped to the input size; the input
             size itself when None.
-        class_names: one name per class; numbers when not given.
+        class_names: one name per class; numbers by default.
     """
 
     height: int = 28
@@ -118,7 +118,7 @@ class CapsNetConfig(ShortRepr):
         self._check_values()
 
     def derived(self) -> dict[str, Any]:
-        """Return the names of classes that were not given any."""
+        """Return the default class names."""
         return {"class_names": tuple(str(k) for k in range(self.classes))}
 
     def _check_positive(self) -> None:
@@ -131,18 +131,18 @@ class CapsNetConfig(ShortRepr):
                     raise ValueError(f"{name} is {value}, expected at least 1")
 
     def _check_sizes(self) -> None:
-        """Refuse sizes that no machine can hold, before anything of these sizes is made."""
+        """Raise ValueError for sizes that no machine can hold, before memory is allocated."""
         for name in ("stem_layers", "decoder"):
-            if len(getattr(self, name)) > _MOST_LAYERS:
-                raise ValueError(f"{name} has {len(getattr(self, name)):,} entries, expected at most {_MOST_LAYERS}")
-        if self.iterations > _MOST_ITERATIONS:
-            raise ValueError(f"iterations is {self.iterations:,}, expected at most {_MOST_ITERATIONS:,}")
-        if self.memory_bytes > _MOST_BYTES or self.classes > _MOST_CLASSES:
+            if len(getattr(self, name)) > _MAX_LAYERS:
+                raise ValueError(f"{name} has {len(getattr(self, name)):,} entries, expected at most {_MAX_LAYERS}")
+        if self.iterations > _MAX_ITERATIONS:
+            raise ValueError(f"iterations is {self.iterations:,}, expected at most {_MAX_ITERATIONS:,}")
+        if self.memory_bytes > _MAX_BYTES or self.classes > _MAX_CLASSES:
             raise ValueError(f"{self._words_on_memory}: choose fewer classes, smaller images or fewer capsules")
 
     @property
     def _convolutions(self) -> list[tuple[int, int, int]]:
-        """Of each convolution with PrimaryCaps: numbers of its result, weights, and weights of one such number."""
+        """For each convolution, with PrimaryCaps: number of outputs, of weights, and of weights per output."""
         rows, before, height, width = [], self.channels, self.height, self.width
         primary = (self.capsule_types * self.lower_dimension, self.primary_kernel, self.primary_stride)
         for maps, kernel, stride in (*self._stem_convolutions, primary):
@@ -165,7 +165,7 @@ class CapsNetConfig(ShortRepr):
 
     @property
     def image_numbers(self) -> int:
-        """Numbers that one image becomes on its way through the network, with its votes."""
+        """Number of input values, activations and votes of one image."""
         pictures = self.height * self.width + (0 if self.resize is None else math.prod(self.resize))
         votes = -(-self._routing_weights // self.lower_dimension)
         return self.channels * pictures + sum(numbers for numbers, _, _ in self._convolutions) + votes
@@ -174,7 +174,8 @@ class CapsNetConfig(ShortRepr):
         """Return the multiply-adds per image of stem, PrimaryCaps and routing, convolutions counted as ordinary ones.
 
         Args:
-            iterations: of dynamic routing: a sum each, an agreement after all but the last; None for a folded network.
+            iterations: iterations of dynamic routing: each computes a sum, all but the last an agreement; None for a
+                folded network.
         """
         *stem, primary = (numbers * each for numbers, _, each in self._convolutions)
         loop = 0 if iterations is None else (2 * iterations - 1) * (self._routing_weights // self.lower_dimension)
@@ -182,7 +183,7 @@ class CapsNetConfig(ShortRepr):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the weights and of what one image becomes on its way, in single precision."""
+        """Bytes of the weights and of the activations of one image, in single precision."""
         return 4 * (self.weight_count + self.image_numbers)
 
     @property
@@ -193,7 +194,7 @@ class CapsNetConfig(ShortRepr):
         )
 
     def check_memory(self) -> None:
-        """Raise ValueError when the weights don't fit into the memory that is free."""
+        """Raise ValueError if the network doesn't fit into the free memory."""
         free = free_bytes()
         if self.memory_bytes > free:
             raise ValueError(
@@ -256,36 +257,36 @@ class CapsNetConfig(ShortRepr):
         """Return the MNIST network for images of another size; the grid of capsules follows from the size.
 
         Args:
-            height: of the images.
-            width: of the images.
-            channels: of the images.
+            height: height of the images.
+            width: width of the images.
+            channels: channels of the images.
             classes: number of classes.
-            stem: ``"paper"`` for one convolution; ``"strided"`` for as many convolutions of stride 2 in front of it as
-                bring the number of lower capsules below twice the paper's; ``"auto"`` for the strides, and where needed
-                convolutions in front, that bring the number nearest to the paper's, if it is more than twice that.
+            stem: ``"paper"`` for one convolution; ``"strided"`` to add convolutions of stride 2 in front of it until
+                there are at most twice as many lower capsules as in the paper. If there would be more than that,
+                ``"auto"`` chooses strides and convolutions in front that bring the number closest to the paper's.
             changes: other entries of the configuration.
         """
         if stem not in ("auto", "paper", "strided"):
             raise ValueError(f"stem is {stem!r}, expected auto, paper or strided")
         config = cls(height=height, width=width, channels=channels, classes=classes, **changes)
-        if stem == "auto" and config.lower_capsules > _MOST and not _STRIDES & changes.keys():
-            return min(config._strided(), key=lambda one: abs(math.log(one.lower_capsules / _PAPER)))
-        while stem == "strided" and config.lower_capsules > _MOST:
+        if stem == "auto" and config.lower_capsules > _MAX_CAPSULES and not _STRIDES & changes.keys():
+            return min(config._strided(), key=lambda one: abs(math.log(one.lower_capsules / _PAPER_CAPSULES)))
+        while stem == "strided" and config.lower_capsules > _MAX_CAPSULES:
             try:
                 config = config._with_front(len(config.stem_layers) + 1)
             except ValueError:
-                break  # one more would leave nothing of the image
+                break  # another one would leave no positions
         return config
 
     def _strided(self) -> Iterator[Self]:
-        """Yield this network with all strides and convolutions in front that leave something of the image."""
-        for front, stem_stride, primary_stride in itertools.product(range(_MOST_FRONT + 1), (1, 2), (2, 3)):
+        """Yield this network with all combinations of strides and convolutions in front that leave any positions."""
+        for front, stem_stride, primary_stride in itertools.product(range(_MAX_FRONT + 1), (1, 2), (2, 3)):
             with suppress(ValueError):
                 config = self._with_front(front)
                 yield dataclasses.replace(config, stem_stride=stem_stride, primary_stride=primary_stride)
 
     def _with_front(self, count: int) -> Self:
-        """Return this network with so many strided convolutions in front of the last one of the stem."""
+        """Return this network with ``count`` strided convolutions in front of the last one of the stem."""
         # Each has twice the channels of the one before, up to those of the last one of the stem.
         widths = [max(1, self.stem_channels >> (count - k)) for k in range(count)]
         return dataclasses.replace(self, stem_layers=tuple((maps, *_HALVING) for maps in widths))
@@ -323,7 +324,7 @@ class CapsNetConfig(ShortRepr):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the configuration that `to_dict` described; missing entries get their defaults."""
+        """Return the configuration from the values of `to_dict`; missing entries get their defaults."""
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"the configuration has unknown entries: {', '.join(unknown)}")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Decoder(nn.Module):
-    """From class capsules, all but one masked, to an image between 0 and 1: ``(b j e) → (b c h w)``."""
+    """Reconstruct an image between 0 and 1 from class capsules, all but one masked: ``(b j e) → (b c h w)``."""
 
     def __init__(
         self, in_capsules: int, in_dim: int, image_shape: Sequence[int], hidden: Sequence[int] = (512, 1024)
@@ -18,7 +18,7 @@ class Decoder(nn.Module):
 
         Args:
             in_capsules: number of class capsules, j.
-            in_dim: numbers per class capsule, e.
+            in_dim: dimension of a class capsule, e.
             image_shape: channels, height and width of the images.
             hidden: widths of the hidden layers.
         """
@@ -32,7 +32,7 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, capsules: Tensor, labels: Tensor) -> Tensor:
-        """Draw images ``(b c h w)`` from class capsules ``(b j e)`` and the class of each ``(b)``."""
+        """Reconstruct images ``(b c h w)`` from class capsules ``(b j e)`` and the class of each image ``(b)``."""
         mask = nn.functional.one_hot(labels, capsules.shape[1])  # (b, j)
         masked = capsules * mask.unsqueeze(-1)  # (b, j, e)
         return cast(Tensor, self.layers(masked.flatten(1)).unflatten(1, self.image_shape))

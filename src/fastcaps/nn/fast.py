@@ -22,7 +22,7 @@ from fastcaps.nn.meta import without_weights
 class FastCapsNet(CapsuleNetwork):
     """Stem ▸ PrimaryCapsules ▸ one matrix product ▸ squash (paper, Fast Routing Procedure); `fastcaps.fold` makes it.
 
-    Its weights don't require gradients, so that it is fast without ``torch.no_grad()``, too.
+    Its weights don't require gradients, so that it is fast even without ``torch.no_grad()``.
     """
 
     kind: ClassVar[str] = "FastCapsNet"
@@ -46,7 +46,7 @@ class FastCapsNet(CapsuleNetwork):
         """Fold coefficients ``(i j)`` into a copy of a network, and its BatchNorm layers into their convolutions.
 
         Args:
-            model: not touched.
+            model: the network; not modified.
             coefficients: ``(i j)``.
             provenance: entries to add to the model's.
 
@@ -75,7 +75,7 @@ class FastCapsNet(CapsuleNetwork):
         return fast
 
     def _check_coefficients(self, folder: Path) -> None:
-        """Refuse the folded network of a run when the run's coefficients are others."""
+        """Raise if the folded network of a run was folded from other coefficients than those of the run."""
         recorded, file = self.provenance.get(pretrained.COEFFICIENTS_HASH), folder.parent / "master.safetensors"
         if recorded is not None and folder.name == self.folder and file.is_file():
             values = read_tensors(file, "values")[1].get("values", torch.empty(0))

@@ -1,4 +1,4 @@
-"""Merging BatchNorm into the convolution beside it, for networks that are not trained any more."""
+"""Merge BatchNorm into adjacent convolutions, for networks that are not trained any more."""
 
 import copy
 from typing import TypeGuard, cast
@@ -11,16 +11,16 @@ from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 
 
 def fuse_batch_norm(model: nn.Module, *, sequential: bool = False) -> None:
-    """Merge BatchNorm layers into the convolutions beside them, in place, where that is exact.
+    """Merge BatchNorm layers into adjacent convolutions, in place, if the result is exactly the same function.
 
-    A BatchNorm without running statistics stays, and so does one beside a convolution with hooks or parametrizations.
+    A BatchNorm without running statistics is kept, and so is one next to a convolution with hooks or parametrizations.
 
     Args:
-        model: in evaluation mode.
-        sequential: merge neighbors in `torch.nn.Sequential`, too, not only in `Stem` and `PrimaryCapsules`. That is
+        model: a module in evaluation mode.
+        sequential: also merge neighbors in `torch.nn.Sequential`, not only in `Stem` and `PrimaryCapsules`. That is
             exact as long as each Sequential is called as a whole. A BatchNorm before a convolution is merged if the
             convolution has no padding: padding adds zeros that the BatchNorm would have shifted. `torch.nn.Identity`
-            takes the place of a merged BatchNorm, so that paths stay what they are.
+            takes the place of a merged BatchNorm, so that the paths of modules stay the same.
     """
     for module in model.modules():
         if isinstance(module, Stem | PrimaryCapsules):
@@ -52,7 +52,7 @@ def _is_fixed(module: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Return whether hooks or parametrizations make a module do more than its class says."""
+    """Return whether hooks or parametrizations change what a module computes."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "parametrizations")
     return any(getattr(module, name, None) for name in hooks)
 

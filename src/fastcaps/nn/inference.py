@@ -1,4 +1,4 @@
-"""Running batches through a model without gradients: the one loop behind accumulating, evaluating and exporting."""
+"""Run batches through a model without gradients: the common loop of accumulation, evaluation and export."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,10 +25,10 @@ def run_batches(
     """Call ``step(inputs, labels)`` for every batch, with the model in evaluation mode and without gradients.
 
     Args:
-        model: decides the device; it gets its mode back afterwards, also after an error.
+        model: determines the device; its mode is restored afterwards, also after an error.
         batches: pairs of inputs ``(b …)`` and labels ``(b)``, such as a DataLoader.
         step: called with both on the device of the model.
-        observe: told the number of images after each batch.
+        observe: called with the number of images after each batch.
 
     Returns:
         The number of images.
@@ -51,12 +51,12 @@ def gather_batches(
     observe: Callable[[int], None] = lambda images: None,
     world: World = SINGLE,
 ) -> dict[str, NDArray[Any]]:
-    """Run batches, and concatenate what ``step`` returns for each, over all ranks.
+    """Run batches, and concatenate the results of ``step`` over all batches and ranks.
 
     Args:
         model: as for `run_batches`.
-        batches: as for `run_batches`; of several ranks, those of one follow those of the rank before.
-        step: from inputs and labels to tensors ``(b …)`` by name.
+        batches: as for `run_batches`; results of several ranks are concatenated by rank.
+        step: returns tensors ``(b …)`` by name, given inputs and labels.
         observe: as for `run_batches`.
         world: the ranks; all get the same result.
 
@@ -71,7 +71,7 @@ def gather_batches(
 
     run_batches(model, batches, keep, observe=observe)
     own = {name: [str(arrays[0].dtype), arrays[0].shape[1:]] for name, arrays in parts.items()}
-    # A rank without images has to know what the others gather.
+    # A rank without images must learn the names, shapes and types of the others.
     lines = world.all_gather(np.frombuffer(json.dumps(own).encode() + b"\n", np.uint8)).tobytes().splitlines()
     layout = next((entry for entry in map(json.loads, lines) if entry), None)
     if layout is None:
@@ -95,7 +95,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
-    """Return inputs ``(b …)`` and labels ``(b)`` of a batch; refused when it is no such pair."""
+    """Return inputs ``(b …)`` and labels ``(b)`` of a batch; raise if it is not such a pair."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         size = f" of {len(batch)} entries" if isinstance(batch, tuple | list) else ""
         raise ValueError(
@@ -115,6 +115,6 @@ def checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where inputs of a model go: the device of its first parameter."""
+    """Return the device for the inputs of a model: that of its first parameter."""
     first = next(model.parameters(), None)
     return torch.device("cpu") if first is None else first.device

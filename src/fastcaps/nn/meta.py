@@ -1,4 +1,4 @@
-"""Modules without weights, for weights that are assigned afterwards."""
+"""Construct modules without allocating weights, to assign weights afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ _DRAWS: set[Any] = {Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.un
 
 
 class _NoDraws(TorchFunctionMode):
-    """Skip what draws random numbers: on the meta device that loads a compiler, which takes seconds."""
+    """Skip random initialization: on the meta device it would load a compiler, which takes seconds."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -23,6 +23,6 @@ class _NoDraws(TorchFunctionMode):
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Modules that are constructed inside have the shapes of their weights only."""
+    """Construct modules inside this context with the shapes of their weights only."""
     with torch.device("meta"), _NoDraws():
         yield

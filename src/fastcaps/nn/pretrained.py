@@ -56,9 +56,9 @@ def card(config: CapsNetConfig, name: str, kind: str) -> str:
     """Return the card of a repository on the Hugging Face Hub, as Markdown.
 
     Args:
-        config: of the network.
-        name: of the repository.
-        kind: class that loads it.
+        config: configuration of the network.
+        name: name of the repository.
+        kind: name of the class that loads it.
     """
     return f"""---
 library_name: fastcaps
@@ -82,7 +82,7 @@ model.predict("picture.png", names=True)
 
 
 def load(cls: type[Network], folder: Path) -> Network:
-    """Read a model of the given class; its weights must fit it exactly."""
+    """Load a model of the given class; the stored weights must match it exactly."""
     description = _description(cls.kind, folder)
     path = folder / _WEIGHTS
     content = _content(path)
@@ -97,17 +97,17 @@ def load(cls: type[Network], folder: Path) -> Network:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """Return weights that are stored in half precision in single precision."""
+    """Convert weights stored in half precision to single precision."""
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
 
 
 class FoldedFrom(NamedTuple):
-    """The parts of a folded network that is not stored itself.
+    """The parts of a folded network whose weights are not stored.
 
     Attributes:
-        model_folder: of the network with dynamic routing.
+        model_folder: folder of the network with dynamic routing.
         coefficients: ``(i j)``, float64.
-        provenance: of the folded network.
+        provenance: provenance of the folded network.
     """
 
     model_folder: Path
@@ -116,13 +116,13 @@ class FoldedFrom(NamedTuple):
 
 
 def save_folded_from(folder: Path, model: str, coefficients: str, provenance: dict[str, Any]) -> None:
-    """Write the ``config.json`` of a folded network that is not stored itself.
+    """Write the ``config.json`` of a folded network whose weights are not stored.
 
     Args:
-        folder: of the folded network.
+        folder: folder of the folded network.
         model: folder of the network, beside ``folder``.
         coefficients: file of the coefficients, beside ``folder``.
-        provenance: of the folded network.
+        provenance: provenance of the folded network.
     """
     config = json.loads(_content(folder.parent / model / _CONFIG))["config"]
     description = {
@@ -142,7 +142,7 @@ def save_folded_from(folder: Path, model: str, coefficients: str, provenance: di
 
 
 def folded_from(folder: Path) -> FoldedFrom | None:
-    """Return the parts that a folder's folded network is made of; None when its weights are stored."""
+    """Return the parts that the folded network of a folder is made of; None if its weights are stored."""
     description = _description("FastCapsNet", folder)
     parts = description.get("folded_from")
     if parts is None:
@@ -164,11 +164,11 @@ def folded_from(folder: Path) -> FoldedFrom | None:
 
 
 def recorded_coefficients(folder: Path) -> str | None:
-    """Return the hash of the coefficients that a folder's network was folded from, where it says so."""
+    """Return the hash of the coefficients that the network of a folder was folded from, if it is recorded."""
     try:
         provenance = _description("FastCapsNet", folder)["provenance"]
     except (OSError, ValueError):
-        return None  # whoever loads it says what is wrong
+        return None  # loading the folder raises the error
     recorded = provenance.get(COEFFICIENTS_HASH)
     return recorded if isinstance(recorded, str) else None
 
@@ -192,7 +192,7 @@ def _check_sha256(path: Path, content: bytes, expected: str) -> None:
 
 
 def weights_hash(model: torch.nn.Module) -> str:
-    """Return the SHA-256 of the weights that decide the coefficients: of a `CapsuleNetwork` all but the decoder's."""
+    """Return the SHA-256 of the weights that determine the coefficients; without the decoder of a `CapsuleNetwork`."""
     from fastcaps.nn.base import CapsuleNetwork
 
     ignored = "decoder." if isinstance(model, CapsuleNetwork) else None

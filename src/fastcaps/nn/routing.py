@@ -1,6 +1,6 @@
 """Routing as an object: how a `CapsuleLayer` turns lower capsules into capsules.
 
-A routing of one's own is a class with one method:
+A custom routing is a class with one method:
 
     class EvenRouting(Routing):
         def __call__(self, lower_capsules, weight, bias=None):
@@ -28,9 +28,9 @@ class Routing(ABC):
     """Base class of routings. A routing has no trainable parameters.
 
     Attributes:
-        name: in configurations; a class without one can't be named there.
-        iterations: how often coefficients are computed.
-        normalization: of the coefficients; applied again to their means when they are accumulated per class.
+        name: name in configurations; a class without a name can't be used there.
+        iterations: number of iterations.
+        normalization: normalization of the coefficients, also of their means when they are accumulated per class.
     """
 
     name: ClassVar[str]
@@ -56,7 +56,7 @@ class Routing(ABC):
         """
 
     def start(self, classes: int) -> float | None:
-        """Return the coefficient that every capsule has before anything is routed; None where there is none."""
+        """Return the coefficient of every capsule before routing; None if there is none."""
         return None
 
     def with_iterations(self, iterations: int) -> "Routing":
@@ -68,10 +68,10 @@ class Routing(ABC):
     def trace(
         self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None
     ) -> Iterator[tuple[slice, list[RoutingOutput]]]:
-        """Yield the result of every iteration, for a few images at a time.
+        """Yield the result of every iteration, in chunks of a few images.
 
         Yields:
-            Which images of the batch, and one output per iteration.
+            The slice of the batch, and one output per iteration.
         """
         if self.iterations != 1:
             raise NotImplementedError(f"{type(self).__name__} has {self.iterations} iterations, but no trace method")
@@ -85,7 +85,7 @@ class DynamicRouting(Routing):
 
     Attributes:
         iterations: the paper's r.
-        normalization: of the logits over the upper capsules.
+        normalization: normalization of the logits over the upper capsules.
     """
 
     name: ClassVar[str] = "dynamic"
@@ -93,7 +93,7 @@ class DynamicRouting(Routing):
     normalization: Normalization = field(default_factory=MaxMin)
 
     def __post_init__(self) -> None:
-        """Refuse what can't be routed."""
+        """Raise ValueError for invalid values."""
         if type(self.iterations) is not int or self.iterations < 1:
             raise ValueError(f"iterations is {self.iterations!r}, expected a whole number, at least 1")
         if not isinstance(self.normalization, Normalization):
@@ -117,5 +117,5 @@ class DynamicRouting(Routing):
     def trace(
         self, lower_capsules: Tensor, weight: Tensor, bias: Tensor | None = None
     ) -> Iterator[tuple[slice, list[RoutingOutput]]]:
-        """Yield every iteration's capsules and coefficients, for a few images at a time; without gradient."""
+        """Yield every iteration's capsules and coefficients, in chunks of a few images; without gradient."""
         return trace_capsules(lower_capsules, weight, self.iterations, self.normalization, bias=bias)

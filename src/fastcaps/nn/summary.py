@@ -1,4 +1,4 @@
-"""A network layer by layer: shapes, parameters and multiply-adds."""
+"""Summary of a network by layer: shapes, parameters and multiply-adds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class LayerSummary:
     """One layer.
 
     Attributes:
-        name: in the network.
+        name: name in the network.
         kind: name of its class.
         output: shape of its output for one image.
         parameters: number of weights and biases.
-        multiply_adds: per image, convolutions counted as ordinary ones.
+        multiply_adds: multiply-adds per image, convolutions counted as ordinary ones.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Summary(Result):
     """A network, layer by layer.
 
     Attributes:
-        name: of the network's class.
-        layers: in the order in which an image passes them; the decoder, which classification does without, is last.
+        name: name of the network's class.
+        layers: layers in the order of the forward pass; the decoder, which classification does not use, is last.
     """
 
     name: str
@@ -64,8 +64,8 @@ def summarize(network: "CapsuleNetwork", iterations: int | None = None) -> Summa
     """Return the layers of a network.
 
     Args:
-        network: any.
-        iterations: of routing; None for a folded network.
+        network: any capsule network.
+        iterations: number of routing iterations; None for a folded network.
     """
     config = network.config
     products = config.multiply_adds(iterations)

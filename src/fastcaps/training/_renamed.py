@@ -1,4 +1,4 @@
-"""Former names of fields; they will be removed in the next release. Knows no PyTorch."""
+"""Former names of fields; they will be removed in the next release. This module does not import PyTorch."""
 
 import functools
 import warnings

@@ -1,8 +1,8 @@
-"""Accumulating over a part of a data set, in any number of processes and within the available memory.
+"""Accumulate over a part of a data set, in any number of processes and within the available memory.
 
-As long as the sums of all classes fit into memory, each rank takes its share of the images and the sums are added up.
-Where they don't, classes are divided: each rank takes all images of some classes, as many classes at a time as fit, and
-only the finished columns are exchanged. Either way an image is read once, by one rank, and the matrix is the same.
+If the sums of all classes fit into memory, each rank takes its share of the images, and the sums are reduced over all
+ranks. Otherwise classes are divided: each rank takes all images of some classes, in groups of classes that fit, and
+only finished columns are exchanged. In both cases each image is read once, by one rank, and the matrix is the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,15 +25,15 @@ from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import training_provenance
 from fastcaps.training.settings import TrainSettings
 
-# Sums, their copy in the result, and the content of the file.
+# Copies of the sums in memory: the sums themselves, those of the result, and the content of the file.
 _COPIES = 3
 _BYTES_PER_NUMBER = 8
-# Memory that may always be used.
-_LEAST_BYTES = 2**28
+# Lower limit of the memory that may be used.
+_MIN_BYTES = 2**28
 
 
 class AccumulateOptions(TypedDict, total=False):
-    """Options of `fastcaps.accumulate` that `accumulate_split` passes on; the selection is of all images."""
+    """Options of `fastcaps.accumulate` that `accumulate_split` takes; ``selection`` covers the images of all ranks."""
 
     iteration: int | Literal["final"] | None
     method: Method
@@ -44,11 +44,11 @@ class AccumulateOptions(TypedDict, total=False):
 
 
 class Plan(NamedTuple):
-    """How sums are held.
+    """How classes are divided so that their sums fit into memory.
 
     Attributes:
-        parts: the classes that this rank takes one after another; None when all fit at once.
-        message: the same for people; empty when all fit at once.
+        parts: the groups of classes that this rank processes one after another; None if all classes fit at once.
+        message: explanation for the user; empty if all classes fit at once.
     """
 
     parts: list[range] | None
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: World = SINGLE) -> Plan:
-    """Decide how sums are held.
+    """Decide how to divide the classes so that their sums fit into memory.
 
     Args:
         counts: images per class ``(j)``.
@@ -68,7 +68,7 @@ def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: Wor
     class_bytes = classes * lower_capsules * _BYTES_PER_NUMBER
     if _COPIES * classes * class_bytes <= memory:
         return Plan(None, "")
-    # Neighboring classes with about as many images for each rank.
+    # Each rank gets consecutive classes with about the same number of images.
     before = np.concatenate([[0], np.cumsum(counts)])  # (j + 1)
     bounds = np.searchsorted(before, before[-1] * np.arange(world.size + 1) / world.size)  # (ranks + 1)
     bounds[0], bounds[-1] = 0, classes
@@ -84,11 +84,11 @@ def plan(counts: NDArray[np.int64], lower_capsules: int, memory: int, world: Wor
 
 
 def available_memory(world: World = SINGLE) -> int:
-    """Return the bytes that each process may take: half of what is free on its machine, at least 256 MB.
+    """Return the bytes that each process may use: its share of half of the free memory, at least 256 MB.
 
-    With several ranks, the smallest of them.
+    With several ranks, return the minimum over all ranks.
     """
-    return world.all_min(max(_LEAST_BYTES, free_bytes() // (2 * world.local_size)))
+    return world.all_min(max(_MIN_BYTES, free_bytes() // (2 * world.local_size)))
 
 
 def accumulate_split(
@@ -106,11 +106,11 @@ def accumulate_split(
     Args:
         model: the trained network.
         images: images whose coefficients are accumulated.
-        view: makes inputs of images, as for `fastcaps.data.batches`.
-        batch_size: images at a time on each rank.
+        view: converts images to inputs, as for `fastcaps.data.batches`.
+        batch_size: images per batch on each rank.
         memory: bytes that sums may take in each process; `available_memory` when None.
-        announce: told how classes are divided, where they are.
-        options: as for `fastcaps.accumulate`; of several ranks in ``world`` all get the same result.
+        announce: called with an explanation if classes are divided.
+        options: as for `fastcaps.accumulate`; all ranks of ``world`` get the same result.
     """
     config, world, selection = model.config, options.get("world", SINGLE), options.get("selection")
     chosen = torch.arange(len(images)) if selection is None else torch.from_numpy(selection.keep).nonzero().flatten()
@@ -160,13 +160,13 @@ def accumulate_between_epochs(
     """Accumulate the coefficients that the next epochs of a run are trained with, in all processes.
 
     Args:
-        model: the network in training; it gets its mode back.
+        model: the network in training; its mode is restored afterwards.
         images: images whose coefficients are accumulated.
         data: their data set.
-        settings: constants of the run.
+        settings: settings of the run.
         epoch: number of epochs done.
-        previous: coefficients of the epochs before, whose iteration and method are kept.
-        observe: told what is done, and the number of images after each batch.
+        previous: coefficients of the previous epochs, whose iteration and method are reused.
+        observe: called with the task and the number of images after each batch.
     """
     task, world = "accumulating", current()
 

@@ -1,4 +1,4 @@
-"""How many images a network classifies correctly."""
+"""Count the images that a network classifies correctly."""
 
 from collections.abc import Callable
 
@@ -18,13 +18,13 @@ def count_correct(
     batch_size: int = 256,
     world: World = SINGLE,
 ) -> int:
-    """Return how many images a network classifies as they are labeled.
+    """Return the number of images that a network classifies correctly.
 
     Args:
-        model: the network; evaluated in evaluation mode.
+        model: the network; it runs in evaluation mode.
         split: the images.
-        view: makes inputs of images, as for `fastcaps.data.batches`.
-        batch_size: images at a time.
+        view: converts images to inputs, as for `fastcaps.data.batches`.
+        batch_size: images per batch.
         world: processes that share the images; all get the same number.
     """
     share = split.subset(torch.arange(len(split))[world.share(len(split))])

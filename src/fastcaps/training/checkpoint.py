@@ -29,7 +29,7 @@ _TEXTS = ("run", "progress")
 
 @dataclass
 class Progress(Record):
-    """How far a run has come.
+    """Progress of a run.
 
     Attributes:
         epoch: number of whole epochs done.
@@ -37,7 +37,7 @@ class Progress(Record):
         sums: loss, correct answers and images of those steps.
         history: metrics of the epochs done.
         best: metrics of the epoch with the best validation accuracy.
-        saturated: steps in a row with capsules of full length.
+        saturated: number of consecutive steps with saturated capsules.
         accumulated: the epoch, counted from 0, before which the fixed coefficients were accumulated.
         seconds: time spent on training.
     """
@@ -52,7 +52,7 @@ class Progress(Record):
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what no run can have written."""
+        """Raise ValueError for values that no run can have written."""
         if len(self.history) != self.epoch or min(self.epoch, self.step, self.saturated) < 0:
             raise ValueError(
                 f"epoch is {self.epoch} and step {self.step}, with the metrics of {len(self.history)} epochs"
@@ -72,7 +72,7 @@ class Progress(Record):
 
     @property
     def where(self) -> str:
-        """The present place, for errors."""
+        """The current epoch and step, for error messages."""
         return f"in epoch {self.epoch + 1}, step {self.step}"
 
     @property
@@ -101,16 +101,16 @@ class Progress(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity(Record):
-    """What must be the same to resume a run: all that decides the weights, but the number of threads.
+    """What must be the same to resume a run: everything that determines the weights, except the number of threads.
 
     Attributes:
-        settings: of the training; `to_dict` leaves out those that decide nothing.
-        config: of the network.
-        augmentation: of the training images.
+        settings: settings of the training; `to_dict` omits those that don't influence the weights.
+        config: configuration of the network.
+        augmentation: augmentation of the training images.
         data: fingerprint of the images.
         convolution: implementation of the convolution of the lower capsules.
-        master: hash of the coefficients that it started with, if any.
-        init: hash of the weights that it started with, if they were another run's.
+        master: hash of the initial coefficients, if any.
+        init: hash of the initial weights, if they came from another run.
     """
 
     settings: TrainSettings = field(metadata={"flat": True})
@@ -122,19 +122,19 @@ class RunIdentity(Record):
     init: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON: settings and configuration entry by entry."""
-        harmless = ("test_every", "checkpoint_every")
-        return {name: value for name, value in super().to_dict().items() if name not in harmless}
+        """Return plain values for JSON; the fields of settings and configuration are entries of their own."""
+        without_influence = ("test_every", "checkpoint_every")
+        return {name: value for name, value in super().to_dict().items() if name not in without_influence}
 
 
 def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progress: Progress, run: RunIdentity) -> None:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint atomically.
 
     Args:
         path: the file.
         model: the network with its weights.
         optimizer: Adam with its moments.
-        progress: how far the run has come.
+        progress: progress of the run.
         run: what must be the same to resume from this checkpoint.
     """
     names = [name for name, _ in model.named_parameters()]
@@ -172,8 +172,8 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: R
 
 
 def _check_same(path: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    """Raise when a checkpoint is of another run, naming the differences."""
-    # Settings that are newer than the checkpoint had their defaults.
+    """Raise ValueError, naming the differences, if a checkpoint belongs to another run."""
+    # A checkpoint of an earlier version lacks newer settings: they had their defaults.
     defaults = TrainSettings().to_dict() | plain(CapsNetConfig().to_dict())
     stored = {name: value for name, value in defaults.items() if name in run} | renamed(stored)
     extended = isinstance(stored["epochs"], int) and run["epochs"] > stored["epochs"]

@@ -1,4 +1,4 @@
-"""The description of a training run, as a config file holds it. Knows no PyTorch.
+"""The configuration of a training run, as in a config file. This module does not import PyTorch.
 
 A file has four tables, all of them optional::
 
@@ -15,8 +15,8 @@ A file has four tables, all of them optional::
     [run]
     out = "runs/digits"
 
-The keys of ``[network]`` are those of `CapsNetConfig` that the images don't decide, and ``stem``; the keys of
-``[training]`` are those of `TrainSettings`. What a file leaves out has its default.
+The keys of ``[network]`` are ``stem`` and the fields of `CapsNetConfig` that don't follow from the images; the keys of
+``[training]`` are the fields of `TrainSettings`. Missing keys have their defaults.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ from fastcaps.training.settings import TrainSettings
 Convolution = Literal["auto", "direct", "winograd"]
 Stem = Literal["auto", "paper", "strided"]
 
-# Keys of a file that are no options of the command line.
+# Marks keys of a file that have no option on the command line.
 _FILE_ONLY = {"option": False}
 _FROM_IMAGES = {"height", "width", "channels", "classes", "class_names"}
 
 
 class ConfigError(ValueError):
-    """Arguments that don't go together, or an entry of a config file that is wrong."""
+    """Arguments that can't be combined, or a wrong entry of a config file."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -127,8 +127,8 @@ class TrainConfig(ShortRepr):
 
     Attributes:
         data: where the images come from.
-        network: changes of the network that the images suggest.
-        training: changes of the settings that data set and start suggest.
+        network: changes to the default network for the images.
+        training: changes to the default settings for the data set and the initial weights.
         run: where the run starts, where it goes and how it is computed.
     """
 
@@ -139,7 +139,7 @@ class TrainConfig(ShortRepr):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a TOML file; raise `ConfigError` that names table and key of what is wrong."""
+        """Read a TOML file; raise `ConfigError`, naming table and key, if an entry is wrong."""
         try:
             tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -148,7 +148,7 @@ class TrainConfig(ShortRepr):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], source: str = "the configuration") -> Self:
-        """Return the configuration of tables by name; ``source`` is named in errors."""
+        """Return the configuration from tables by name; errors name ``source``."""
         for table, entries in tables.items():
             _check_known(f"{source}: there is no table [{table}]", table, _KEYS, "[{}]")
             if not isinstance(entries, Mapping):
@@ -169,7 +169,7 @@ class TrainConfig(ShortRepr):
         )
 
     def changed(self, **changes: Any) -> Self:
-        """Return a copy with other entries, by the names of their keys; ``data`` is the name of the data set."""
+        """Return a copy with changed entries, by key; ``data`` is the name of the data set."""
         tables: dict[str, dict[str, Any]] = {table: {} for table in _KEYS}
         for name, value in changes.items():
             key = "name" if name == "data" else name
@@ -234,7 +234,7 @@ def _check_known(problem: str, name: str, known: Iterable[str], form: str = "{}"
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value of TOML is of a type; true for types that it does not know."""
+    """Return whether a TOML value has a type; True for types that are not checked."""
     kinds = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
     if isinstance(hint, UnionType):
         return any(_fits(value, part) for part in get_args(hint) if part is not type(None))
@@ -242,8 +242,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in get_args(hint)
     if get_origin(hint) is tuple:
         parts = [part for part in get_args(hint) if part is not Ellipsis]
-        several = get_args(hint)[-1] is Ellipsis
-        if not isinstance(value, list | tuple) or (not several and len(value) != len(parts)):
+        is_variadic = get_args(hint)[-1] is Ellipsis
+        if not isinstance(value, list | tuple) or (not is_variadic and len(value) != len(parts)):
             return False
         return all(_fits(entry, parts[0]) for entry in value)
     return hint not in kinds or type(value) in kinds[hint]
@@ -272,5 +272,5 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, float):
         return repr(value)
-    # JSON's texts, numbers and booleans are TOML's; only DEL must be escaped in addition.
+    # Strings, numbers and booleans are written as in JSON, but TOML requires DEL to be escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What ``run.json`` says of a run. Knows no PyTorch."""
+"""The content of ``run.json``. This module does not import PyTorch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,17 +22,17 @@ State = Literal["running", "interrupted", "failed", "finished"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataDescription(Record):
-    """What ``run.json`` says of the data set.
+    """The data set of a run, as stored in ``run.json``.
 
     Attributes:
-        name: of the set.
+        name: name of the data set.
         call: arguments of `fastcaps.data.load`; None for a data set made in Python.
         fingerprint: identifies the images.
-        provenance: where they come from.
+        provenance: origin of the images.
         train: number of training images.
         validation: number of training images held out.
         test: number of test images.
-        augmentation: of the training images.
+        augmentation: augmentation of the training images.
         background: as `DataSet.background`.
         test_hashes: as `DataSet.test_hashes`.
         left_out: as `DataSet.left_out`.
@@ -52,7 +52,7 @@ class DataDescription(Record):
 
     @classmethod
     def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Add the background, which earlier versions did not store; refuse what can't lead to the images."""
+        """Add the background, which earlier versions did not store; raise if the entries don't tell the images."""
         call, provenance, name = (values.get(entry) for entry in ("call", "provenance", "name"))
         if isinstance(call, dict) and "name_or_folder" not in call:
             raise ValueError(f"{source} is damaged: data.call has no name_or_folder, expected a name or a folder")
@@ -91,7 +91,7 @@ class DataDescription(Record):
 
 @dataclass(frozen=True)
 class Extension:
-    """More epochs than a run was started with: ``new_epochs`` instead of ``epochs``, once it had done some."""
+    """An extension of a run after ``after_epoch`` epochs, from ``epochs`` to ``new_epochs`` epochs."""
 
     epochs: int
     new_epochs: int
@@ -100,7 +100,7 @@ class Extension:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """The run from whose weights another started, and the hash of them."""
+    """The run whose weights another run started from, and the hash of these weights."""
 
     run: str
     weights: str
@@ -108,28 +108,28 @@ class InitialWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDescription(FormerDict):
-    """The content of ``run.json``. What an earlier version did not write is None, or has its default.
+    """The content of ``run.json``. Entries that an earlier version did not write are None, or have their default.
 
     Attributes:
         state: ``"running"``, ``"interrupted"`` (also by being killed), ``"failed"``, or ``"finished"``.
         command: command line that started the run.
         init: the run it started from, if any.
-        master: summary of the coefficients that it started with, if any.
-        extended: how the run got more epochs, if it did.
+        master: summary of the initial coefficients, if any.
+        extended: extensions of the run by more epochs, if any.
         fast_every: epochs between measurements with fast routing.
         data: the data set.
-        settings: of the training.
-        config: of the network.
+        settings: settings of the training.
+        config: configuration of the network.
         convolution: implementation of the convolution of the lower capsules.
         fixed_coefficients: whether it was trained with fixed coefficients.
-        device: that it was trained on.
+        device: device that it was trained on.
         threads: CPU threads.
-        processes: that worked as one.
-        machine: what it was trained on.
-        versions: of packages, by name.
-        seconds: of training.
+        processes: number of processes.
+        machine: machine that it was trained on.
+        versions: versions of packages, by name.
+        seconds: duration of the training.
         rounded: precision to which the weights were rounded before an evaluation, if they were.
-        evaluation: accuracy by variant of routing; of a bundled network.
+        evaluation: accuracy by variant of routing; for bundled networks only.
         more: other entries, from the ``about`` of the trainer.
     """
 
@@ -156,7 +156,7 @@ class RunDescription(FormerDict):
 
     @classmethod
     def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Return the content of ``run.json``; refuse other files."""
+        """Return the content of ``run.json``; raise ValueError for other files."""
         if not {"data", "settings", "config"} <= values.keys():
             raise ValueError(f"{source} is not of a fastcaps run: it lacks data, settings or config")
         return values

@@ -1,4 +1,4 @@
-"""Stopping a run between two steps, when it is interrupted or terminated."""
+"""Stop a run between two steps when it is interrupted or terminated."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     """A run was interrupted, and can be resumed.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -22,7 +22,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def stop_between_steps() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into an event that is looked at after each step; a second Ctrl-C interrupts at once.
+    """Turn Ctrl-C and SIGTERM into an event that is checked after each step; a second Ctrl-C interrupts at once.
 
     A second SIGTERM does not: batch systems send it to every process, and launchers forward it.
     """

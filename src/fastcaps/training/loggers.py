@@ -1,7 +1,7 @@
 """Loggers: where the progress and the metrics of a run go.
 
-A logger of one's own is a class with the methods it needs; see docs/training.md for one that writes to Weights &
-Biases. With a ``name`` it can be chosen by that name, also on the command line (``fastcaps train --logger NAME``).
+A custom logger is a subclass of `Logger` with the methods it needs; see docs/training.md for one that writes to Weights
+& Biases. With a ``name`` it can be selected by that name, also on the command line (``fastcaps train --logger NAME``).
 """
 
 import json
@@ -18,9 +18,9 @@ from fastcaps.training.run import Run
 
 
 class Logger:
-    """Base of loggers; methods that a subclass does not define do nothing.
+    """Base class of loggers; methods that a subclass does not define do nothing.
 
-    Of several processes only the first one logs.
+    In a distributed run only rank 0 logs.
 
     Attributes:
         name: registers the class under this name.
@@ -38,24 +38,24 @@ class Logger:
 
         Args:
             run: the run folder; ``run.settings`` are its settings.
-            history: epochs that are done, where the run is resumed.
+            history: metrics of earlier epochs, if the run is resumed.
         """
 
     def step(self, report: Report) -> None:
         """Log a step."""
 
     def epoch(self, metrics: EpochMetrics) -> None:
-        """Log an epoch. One that is repeated after a crash is logged again."""
+        """Log an epoch. An epoch that is repeated after a crash is logged again."""
 
     def finish(self) -> None:
-        """Release resources. Called when training ends, also by an error or an interrupt."""
+        """Release resources. Called when training ends, also after an error or an interrupt."""
 
 
 _LOGGERS: Registry[Logger] = Registry("logger")
 
 
 def get_logger(logger: str | Logger) -> Logger:
-    """Return a logger by its name; a logger itself is returned as it is."""
+    """Return a logger by its name; a logger object is returned unchanged."""
     return _LOGGERS.make(logger) if isinstance(logger, str) else logger
 
 
@@ -66,7 +66,7 @@ class JsonlLogger(Logger):
     name = "jsonl"
 
     def start(self, run: Run, history: Sequence[EpochMetrics]) -> None:
-        """Write the epochs that are done, and only those."""
+        """Write the metrics of earlier epochs, and only those."""
         self._file, self._history = run.metrics_file, list(history)
         self._write()
 
@@ -143,7 +143,7 @@ class CallbackLogger(Logger):
 
 @contextmanager
 def started(loggers: Sequence[Logger], run: Run, history: Sequence[EpochMetrics]) -> Iterator[None]:
-    """Start loggers, and finish those that were started, however the block ends."""
+    """Start loggers; finish those that were started when the block ends, also after an error."""
     with ExitStack() as stack:
         for logger in loggers:
             logger.start(run, history)

@@ -24,7 +24,7 @@ class Objective(nn.Module):
         self.model, self.settings = model, settings
         # PyTorch warns when it looks for unused parameters and finds none: this one is never used.
         self.unused = nn.Parameter(torch.zeros(1, device=model.routing.weight.device))
-        # In a tuple, so that it is no part of what is trained and distributed.
+        # In a tuple, so that it is not a submodule: it is neither trained nor distributed.
         self._teacher = (copy.deepcopy(model).requires_grad_(False).eval(),) if settings.distill else ()
 
     def forward(self, images: Tensor, labels: Tensor, fixed: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ class Objective(nn.Module):
             loss = loss + reconstruction_loss(reconstruction, images, settings.reconstruction_weight)
         for teacher in self._teacher:
             with torch.no_grad():
-                taught = teacher(images)
-            loss = loss + length_distillation_loss(output.lengths, taught.lengths, settings.sharpness)
-            loss = loss + capsule_distillation_loss(output.capsules, taught.capsules)
+                target = teacher(images)
+            loss = loss + length_distillation_loss(output.lengths, target.lengths, settings.sharpness)
+            loss = loss + capsule_distillation_loss(output.capsules, target.capsules)
         return loss, output.lengths.detach()

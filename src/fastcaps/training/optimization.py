@@ -1,4 +1,4 @@
-"""Steps of Adam on the objective, in one process or in several that share each batch."""
+"""Steps of Adam on the objective, in one process or in several processes that share each batch."""
 
 import math
 from collections.abc import Iterator
@@ -16,13 +16,14 @@ from fastcaps.nn import CapsNet
 from fastcaps.training.objective import Objective
 from fastcaps.training.settings import TrainSettings
 
-# Capsules whose mean length stays above this for so many steps have no gradient left to learn from.
+# Capsules are saturated, with no gradient left to learn from, if their mean length exceeds the first value for as many
+# consecutive steps as the second.
 _SATURATED, _PATIENCE = 0.99, 50
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of all processes.
+    """Result of a step, over all processes.
 
     Attributes:
         loss: mean loss per image.
@@ -60,7 +61,7 @@ class Optimization:
             self._objective = DistributedDataParallel(self._objective, find_unused_parameters=True)
 
     def reinitialize(self, master: MasterCoefficients) -> None:
-        """Draw the weights anew for these coefficients, and forget Adam's moments."""
+        """Reinitialize the weights for these coefficients, and reset the moments of Adam."""
         with torch.random.fork_rng():
             torch.manual_seed(self._settings.seed)
             fresh = CapsNet(self._model.config)
@@ -73,7 +74,7 @@ class Optimization:
 
         Args:
             batch: images ``(b c h w)`` and labels ``(b)`` of this process.
-            total: images of all processes.
+            total: number of images in the batches of all processes.
             rate: learning rate.
             fixed: coefficients ``(i j)`` in place of dynamic routing.
             stopped: whether this process was asked to stop.
@@ -83,7 +84,7 @@ class Optimization:
             group["lr"] = rate
         loss, lengths = self._objective(images, labels, fixed)
         if not self._world.is_single:
-            # Gradients are averaged over processes, and the loss is a mean over this one's images.
+            # Gradients are averaged over processes, but the loss is a mean over the images of this process.
             loss = loss * (self._world.size * len(labels) / total)
         self.adam.zero_grad()
         torch.autograd.backward(loss)
@@ -113,7 +114,7 @@ class Optimization:
                 parameter.requires_grad_(True)
 
     def check_step(self, step: Step, saturated: int, where: str) -> int:
-        """Raise when the run can't learn any more; return the number of steps in a row with saturated capsules."""
+        """Raise if the run can't learn any more; return the number of consecutive steps with saturated capsules."""
         if not math.isfinite(step.loss):
             raise ValueError(f"the loss became {step.loss} {where}: {self._advice()}")
         saturated = saturated + 1 if step.length > _SATURATED else 0
@@ -125,7 +126,7 @@ class Optimization:
         return saturated
 
     def check_weights(self, where: str) -> None:
-        """Raise when a weight is not finite, so that broken weights are never saved."""
+        """Raise if a weight is not finite, so that broken weights are never saved."""
         for name, parameter in self._model.named_parameters():
             if not bool(parameter.isfinite().all()):
                 raise ValueError(f"the weights {name} are not finite any more {where}: {self._advice()}")

@@ -1,4 +1,4 @@
-"""What a run reports: after each step, and after each epoch."""
+"""Reports of a run after each step and after each epoch."""
 
 from dataclasses import dataclass
 
@@ -43,8 +43,8 @@ class EpochMetrics(FormerDict):
         loss: mean training loss.
         accuracy: accuracy on the augmented training images.
         learning_rate: learning rate of the last step.
-        validation_accuracy: accuracy on the images held out; None where none are.
-        test_accuracy: accuracy on the test images; None where not measured.
+        validation_accuracy: accuracy on the held-out images; None if there are none.
+        test_accuracy: accuracy on the test images; None if not measured.
         measures: further metrics by name, from the ``measure`` of the trainer.
         seconds: time spent on training since the start of the run.
     """

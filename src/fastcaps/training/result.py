@@ -1,4 +1,4 @@
-"""What a run says of itself elsewhere than where it was made: the versions, and no folders of the machine."""
+"""The description of a run for publication: with versions of packages, without paths of this machine."""
 
 import platform
 import shlex
@@ -13,10 +13,10 @@ from fastcaps.training.description import RunDescription
 
 
 def public(about: RunDescription) -> RunDescription:
-    """Return the content of ``run.json`` without folders of the machine.
+    """Return the content of ``run.json`` without paths of this machine.
 
-    The command has no ``--data-dir``. Of absolute paths in the command, in the call for the data and of the run it
-    started from the last part is left.
+    ``--data-dir`` is removed from the command. Absolute paths are reduced to their last part: those in the command, in
+    the arguments that load the data, and that of the initial run.
     """
     data, init = about.data, about.init
     if data.call is not None:
@@ -36,7 +36,7 @@ def without_data_dir(command: str) -> str:
 
 
 def _words(command: str) -> Iterator[str]:
-    """Return the words of a command line, also of a damaged one, without ``--data-dir``."""
+    """Yield the words of a command line, also of a damaged one, without ``--data-dir``."""
     try:
         words = iter(shlex.split(command))
     except ValueError:  # a quotation that isn't closed
@@ -49,7 +49,7 @@ def _words(command: str) -> Iterator[str]:
 
 
 def _last_part(word: str) -> str:
-    """Return the last part of an absolute path, also behind ``--option=``; any other word as it is."""
+    """Return the last part of an absolute path, also after ``--option=``; any other word unchanged."""
     option, equals, value = word.rpartition("=")
     path: PurePath = PurePosixPath(value) if value.startswith(("/", "~")) else PureWindowsPath(value)
     return f"{option}{equals}{path.name}" if path.is_absolute() or value.startswith("~") else word

@@ -1,4 +1,4 @@
-"""A run folder: its files, and how it is opened again.
+"""A run folder: its files, and how to open it.
 
 | file | written by | content |
 |---|---|---|
@@ -6,12 +6,12 @@
 | ``config.toml`` | train | all options, for ``fastcaps train --config`` |
 | ``metrics.jsonl`` | train | one line per epoch |
 | ``checkpoint.safetensors`` | train | the state to resume from |
-| ``.lock`` | all that write here | held meanwhile |
+| ``.lock`` | everything that writes | locked while a process writes |
 | ``best/`` | train | with a validation split: the best weights on it |
 | ``model/`` | train | the trained network: the best with a validation split, otherwise the last |
 | ``tensorboard/`` | train | events of the TensorBoard logger |
 | ``master.safetensors`` | accumulate | the master coefficients of ``model/``; others beside it under other names |
-| | train | with fixed coefficients: those it was trained with |
+| | train | with fixed coefficients: the ones used in training |
 | ``fast/`` | accumulate, train | ``model/`` with ``master.safetensors`` folded in |
 | ``evaluation.json``, ``confusion.png`` | evaluate | all measurements |
 | ``ablation.json``, ``ablation.png`` | ablate | all variants of building the matrix |
@@ -61,7 +61,7 @@ class Run:
         run = cls(resolve(folder))
         if not is_bundled(run.folder):
             recover(run.folder)
-            run._note_death()
+            run._mark_interrupted()
         if not run.about_file.is_file():
             raise FileNotFoundError(
                 f"{folder} is no run: it has no run.json, as fastcaps train writes; expected a folder that has one, or "
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def best_master_file(self) -> Path:
-        """The fixed coefficients of the best network, if it was trained with some."""
+        """The fixed coefficients that the best network was trained with, if any."""
         return self.best_folder / "master.safetensors"
 
     @property
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def evaluation_files(self) -> tuple[Path, Path]:
-        """The files that evaluating writes."""
+        """The files that an evaluation writes."""
         return self.folder / "evaluation.json", self.folder / "confusion.png"
 
     @cached_property
@@ -141,12 +141,12 @@ class Run:
         self.__dict__.pop("about", None)
 
     def outdated(self) -> dict[Path, bytes | None]:
-        """Return the removal of what was made with the present weights, for `write_about` with others."""
+        """Return the files made with the current weights, each as None, so that `write_about` removes them."""
         files = [*self.evaluation_files, self.master_file, *self.fast_folder.glob("*")]
         return {file: None for file in files if file.is_file()}
 
-    def _note_death(self) -> None:
-        """Write into ``run.json`` that a run was interrupted, if its process was killed before it could."""
+    def _mark_interrupted(self) -> None:
+        """Mark a run as interrupted in ``run.json`` if its process was killed before it could do so."""
         with suppress(ValueError, OSError):  # damaged, not a run, or not ours to write
             if self.about.state == "running":
                 with self.locked():
@@ -156,7 +156,7 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing into the folder.
 
-        Released however this process ends, where the file system locks files; elsewhere a killed process leaves it.
+        The lock is released however this process ends. Only on file systems without locks, a killed process leaves it.
         """
         from filelock import FileLock, Timeout
 
@@ -218,16 +218,16 @@ class Run:
         Unlike a network alone, a run can be used by its name on the command line, too: ``fastcaps predict user/name``.
 
         Args:
-            name: of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added if it
-                has none.
-            message: of the commit.
-            private: whether a new repository is private; by default as the account says.
-            token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
+            name: name of the repository, such as ``"user/name"``; it is created if it doesn't exist. A card is added
+                if it has none.
+            message: commit message.
+            private: whether a new repository is private; by default the setting of the account.
+            token: token of an account with write access; by default that of ``hf auth login`` or ``$HF_TOKEN``.
         """
         from fastcaps.nn.pretrained import card
         from fastcaps.training.result import public
 
-        self.model()  # what can't be loaded isn't uploaded
+        self.model()  # raises if the network can't be loaded
         files = {file: (self.folder / file).read_bytes() for file in _hub.FILES if (self.folder / file).is_file()}
         files[self.about_file.name] = json_bytes(public(self.about).to_dict())
         kind = "FastCapsNet" if "fast/config.json" in files else "CapsNet"
@@ -235,14 +235,14 @@ class Run:
         return _hub.upload(name, files, text, message=message, private=private, token=token)
 
     def held_out(self, data: "DataSet") -> HeldOut:
-        """Return the settings with which another run on this data holds out the same images as this one."""
+        """Return the settings with which another run on the same data holds out the same images."""
         settings = self.settings
         if not settings.validation or not self._is_own(data):
             return {}
         return {"validation": settings.validation, "seed": settings.seed}
 
     def check_held_out(self, data: "DataSet", settings: TrainSettings) -> None:
-        """Raise when a run from these weights would hold out images they have seen, or train on images held out."""
+        """Raise if a run that starts from these weights would not hold out the same images."""
         own = self.settings
         if not self._is_own(data) or not (own.validation or settings.validation):
             return
@@ -254,7 +254,7 @@ class Run:
             )
 
     def check_comparable(self, other: "Run", part: str) -> None:
-        """Raise when two runs have different images, or when one has been trained on images of the other's part."""
+        """Raise if two runs have different images, or if only one of them was trained on some images of ``part``."""
         data, others = self.about.data, other.about.data
         if data.fingerprint != others.fingerprint:
             raise ValueError(
@@ -269,13 +269,13 @@ class Run:
             )
 
     def test_part(self, data: "DataSet") -> "Split":
-        """Return the images to test on: of another folder without ``train`` and ``test`` all."""
+        """Return the images to test on: the test images, or all images of another folder that is not divided."""
         return data.everything() if self.has_others(data) and data.test_hashes else data.test
 
     def training_part(self, data: "DataSet") -> "Split":
         """Return the images that the run was trained on: all training images but those held out for validation.
 
-        Of other images, the training part.
+        For other data, return its training images.
         """
         settings = self.settings
         if not settings.validation or not self._is_own(data):
@@ -283,7 +283,7 @@ class Run:
         return data.validation_split(settings.validation, settings.seed)[0]
 
     def validation_part(self, data: "DataSet") -> "Split | None":
-        """Return the training images that the run held out, if any; None of other images."""
+        """Return the training images that the run held out; None if there are none, and for other data."""
         settings = self.settings
         if not settings.validation or not self._is_own(data):
             return None
@@ -301,12 +301,12 @@ class Run:
         data: "DataSet | str | Path | None" = None,
         test_only: bool = False,
     ) -> "DataSet":
-        """Return the data set that the run was trained with; raise when its images are others now.
+        """Return the data set that the run was trained with; raise if its images have changed.
 
-        A folder that has grown is used with a warning: its test images stay the same, what is new is for training.
+        A folder that has grown is used with a warning: its test images stay the same, new images are for training.
 
         Args:
-            data_dir: folder of the data sets' files.
+            data_dir: folder with the files of the data sets.
             data: the data set itself, the folder where it is now, or other images of the same classes, also by the
                 name of a data set; see `images_note`.
             test_only: load only the test images.
@@ -314,11 +314,11 @@ class Run:
         return find_data(self.folder, self.about.data, self.about.config, data, data_dir, test_only)
 
     def images_note(self, data: "DataSet") -> str | None:
-        """Return what results say of images that are not those of the run; None for its own."""
+        """Return a note for results on images that are not those of the run; None for its own."""
         return images_note(self.about.data, data)
 
     def has_others(self, data: "DataSet") -> bool:
-        """Return whether images are not those of the run, and not those of its folder after it has grown either."""
+        """Return whether images are others than those of the run; a folder that has grown doesn't count as other."""
         return not self._is_own(data) and not has_grown(self.about.data, data)
 
     def _is_own(self, data: "DataSet") -> bool:
@@ -326,7 +326,7 @@ class Run:
 
 
 def training_provenance(data: "DataSet", settings: TrainSettings) -> dict[str, Any]:
-    """Return what coefficients store about the training images that they were accumulated from."""
+    """Return the provenance of coefficients that are accumulated from the training images."""
     return {
         "data": data.name,
         "data_fingerprint": data.fingerprint,
@@ -337,7 +337,7 @@ def training_provenance(data: "DataSet", settings: TrainSettings) -> dict[str, A
 
 
 def check_not_held_out(master: "MasterCoefficients", data: "DataSet", settings: TrainSettings) -> None:
-    """Raise when coefficients were accumulated with images that a run would hold out."""
+    """Raise if coefficients were accumulated with images that a run would hold out."""
     about = master.provenance
     if not settings.validation or about.get("data_fingerprint") != data.fingerprint:
         return

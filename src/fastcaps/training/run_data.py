@@ -1,4 +1,4 @@
-"""The images of a run: found again where they were or where they are now, grown, or others of the same classes."""
+"""Find the images of a run: in their original or a new place, in a grown folder, or others of the same classes."""
 
 import warnings
 from dataclasses import replace
@@ -21,7 +21,7 @@ def find_data(
     data_dir: str | Path | None,
     test_only: bool,
 ) -> "DataSet":
-    """Return the images of a run, or others that were given; see `Run.data`."""
+    """Return the images of a run, or the given ones; see `Run.data`."""
     if source is None:
         data = _load_again(run, about, data_dir, test_only)
     elif isinstance(source, str | Path):
@@ -77,7 +77,7 @@ def _load_elsewhere(
     data_dir: str | Path | None,
     test_only: bool,
 ) -> "DataSet":
-    """Load a data set by its name, or a folder as that of the run was."""
+    """Load a data set by its name, or a folder with the options of the run."""
     from fastcaps.data import SETS, Augmentation, load
     from fastcaps.data.folder import is_divided
 
@@ -101,13 +101,13 @@ def _load_elsewhere(
 
 
 def _with_known_test_images(about: DataDescription, data: "DataSet") -> "DataSet":
-    """Return a folder with the test images that it had when the run was trained, if it has them all."""
+    """Return a folder with the test images of the run, if the folder still has all of them."""
     from fastcaps.data import folder
 
     known = about.test_hashes
     if not known or not data.test_hashes or data.call is None:
         return data
-    again = folder.load(
+    reloaded = folder.load(
         Path(data.call["name_or_folder"]),
         seed=data.call.get("seed", 0),
         size=data.call.get("size"),
@@ -115,15 +115,21 @@ def _with_known_test_images(about: DataDescription, data: "DataSet") -> "DataSet
         skip_broken=data.call.get("skip_broken", False),
         test_hashes=known,
     )
-    if not set(known) <= set(again.test_hashes):
+    if not set(known) <= set(reloaded.test_hashes):
         return data
-    return replace(data, train=again.train, test=again.test, provenance=again.provenance, test_hashes=again.test_hashes)
+    return replace(
+        data,
+        train=reloaded.train,
+        test=reloaded.test,
+        provenance=reloaded.provenance,
+        test_hashes=reloaded.test_hashes,
+    )
 
 
 def has_grown(about: DataDescription, data: "DataSet") -> bool:
-    """Return whether a folder has the images of a run and more, as far as it can be told.
+    """Return whether a folder has the images of a run and more, as far as can be determined.
 
-    A folder with ``train`` and ``test`` has at least as many images in both; another one has all test images.
+    A folder with ``train`` and ``test`` must have no fewer images in either; any other must have all test images.
     """
     before, now = about.provenance, data.provenance
     if not about.kind == now["kind"] == "folder" or set(about.test_hashes) - set(data.test_hashes):
@@ -138,7 +144,7 @@ def _count(provenance: dict[str, Any]) -> int:
 
 
 def _fitting(run: Path, config: CapsNetConfig, data: "DataSet") -> "DataSet":
-    """Return images with the labels of a network; raise when they don't fit it."""
+    """Return images with the labels of a network; raise if their shape or classes don't match."""
     expected = (config.channels, config.height, config.width)
     if tuple(data.image_shape) != expected:
         shapes = ["×".join(map(str, shape)) for shape in (data.image_shape, expected)]

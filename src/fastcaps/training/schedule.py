@@ -19,7 +19,7 @@ class Schedule:
     """The epochs of a run.
 
     Attributes:
-        settings: constants of the run.
+        settings: settings of the run.
         train: training images.
         dynamic_train: training images of the dynamic epochs.
         dynamic_epochs: number of epochs with dynamic routing; all others have fixed coefficients.
@@ -35,7 +35,7 @@ class Schedule:
         """Return the schedule of a run.
 
         Args:
-            settings: constants of the run.
+            settings: settings of the run.
             train: training images.
             fixed: whether coefficients are fixed from the first epoch on.
         """
@@ -54,13 +54,13 @@ class Schedule:
         """Return the learning rate of a step."""
         epochs = range(self.settings.epochs)
         if self.settings.reinit:
-            # New weights have a learning rate of their own, from the beginning.
+            # New weights restart the schedule of the learning rate.
             epochs = epochs[: self.dynamic_epochs] if epoch < self.dynamic_epochs else epochs[self.dynamic_epochs :]
         done = sum(self.steps(k) for k in epochs if k < epoch) + step
         return self.settings.rate(done, sum(self.steps(k) for k in epochs))
 
     def images_left(self, epoch: int, step: int) -> int:
-        """Return how many images are left to train on, before a step."""
+        """Return the number of images that are left to train on before a step."""
         left = sum(len(self.images(k)) for k in range(epoch, self.settings.epochs))
         return max(0, left - step * self.settings.batch_size)
 

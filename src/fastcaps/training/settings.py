@@ -1,8 +1,8 @@
-"""The settings of a training run. Knows no PyTorch.
+"""The settings of a training run. This module does not import PyTorch.
 
 Adam with its default moments. The learning rate rises linearly over the first steps, because the first updates of
 Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays,
-exponentially or along a cosine, to a given part of itself at the last step.
+exponentially or along a cosine, to a given fraction of itself at the last step.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _RENAMED = {"afresh": "reinit", "refresh": "refresh_every"}
 
 
 class HeldOut(TypedDict, total=False):
-    """Settings that decide which training images are held out; none where no images are.
+    """Settings that decide which training images are held out; empty if none are.
 
     Attributes:
         validation: as `TrainSettings.validation`.
@@ -36,14 +36,14 @@ class HeldOut(TypedDict, total=False):
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored settings, of an earlier version, under their present names."""
+    """Return stored settings of an earlier version under their current names."""
     return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 
 @renamed_fields(**_RENAMED)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainSettings(ShortRepr, Record):
-    """What decides a run, beside network, data and number of threads.
+    """Settings of a training run. With network, data and number of threads they determine its result.
 
     Attributes:
         epochs: passes over the training images (default: by data set).
@@ -94,8 +94,8 @@ class TrainSettings(ShortRepr, Record):
     distill: bool = field(default=False, metadata=_FIXED)
 
     def __post_init__(self) -> None:
-        """Raise when a value can't work."""
-        for name, least in {
+        """Raise ValueError if a value is not valid."""
+        for name, minimum in {
             "epochs": 1,
             "batch_size": 1,
             "seed": 0,
@@ -105,8 +105,8 @@ class TrainSettings(ShortRepr, Record):
             "refresh_every": 0,
         }.items():
             value = getattr(self, name)
-            if type(value) is not int or not least <= value < 2**63:
-                raise ValueError(f"{name} is {value!r}, expected a whole number, at least {least}, below 2^63")
+            if type(value) is not int or not minimum <= value < 2**63:
+                raise ValueError(f"{name} is {value!r}, expected a whole number, at least {minimum}, below 2^63")
         for name in ("learning_rate", "final_rate", "sharpness"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
@@ -144,7 +144,7 @@ class TrainSettings(ShortRepr, Record):
 
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:
-        """Return the defaults for a named data set, with changes; for any other name the defaults for all."""
+        """Return the defaults for a named data set, or the general defaults for any other name, with changes."""
         return cls(**{**(SETS[name].training if name in SETS else {}), **changes})
 
     @classmethod
@@ -155,7 +155,7 @@ class TrainSettings(ShortRepr, Record):
 
     @classmethod
     def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Return stored settings under their present names; raise ValueError that names ``source`` if one is none."""
+        """Return stored settings under their current names; raise ValueError, naming ``source``, for unknown ones."""
         values = renamed(values)
         unknown = values.keys() - {entry.name for entry in dataclasses.fields(cls)}
         if unknown:
@@ -164,25 +164,25 @@ class TrainSettings(ShortRepr, Record):
 
     @staticmethod
     def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return stored settings under their present names; will be removed in the next release."""
+        """Return stored settings under their current names; will be removed in the next release."""
         warn_renamed("TrainSettings.renamed", "TrainSettings.from_dict")
         return renamed(values)
 
     @classmethod
     def with_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return stored settings with defaults of those that are missing; will be removed in the next release."""
+        """Return stored settings with defaults for missing ones; will be removed in the next release."""
         warn_renamed("TrainSettings.with_defaults", "TrainSettings.from_dict(values).to_dict()")
         return {**cls().to_dict(), **renamed(values)}
 
     def loss_settings(self) -> dict[str, Any]:
         """Return the settings that decide what is learned, and from how many images per step."""
         names = ["batch_size", "loss", "sharpness", "positive_margin", "negative_margin", "negative_weight"]
-        if not self.routing_only:  # which needs no decoder
+        if not self.routing_only:  # otherwise the decoder is not trained
             names.append("reconstruction_weight")
         return {name: getattr(self, name) for name in names}
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate of a step, counted from 0, of a number of steps."""
+        """Return the learning rate of a step, counted from 0, in a training of ``steps`` steps."""
         warmup = min(self.warmup, steps // 3)
         rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
         done = step / max(steps - 1, 1)

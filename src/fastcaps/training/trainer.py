@@ -1,14 +1,14 @@
 """The trainer: from images to a trained network, in a run that can be stopped anywhere and resumes exactly there.
 
-A run has epochs with dynamic routing, epochs with fixed coefficients, or first some of the one and then the other. With
-fixed coefficients the weights are still those of a network that can be routed dynamically.
+A run trains with dynamic routing, with fixed coefficients, or with dynamic routing first and fixed coefficients
+afterwards. Weights that were trained with fixed coefficients can still be routed dynamically.
 
 The order of the images and their augmentation follow from seed, epoch and step, and a checkpoint holds everything else:
-a run that was killed and resumed ends with the same weights, bit for bit, as one that was not (on a CPU, with as many
-threads).
+a run that was killed and resumed ends with the same weights, bit for bit, as one that was not (on a CPU, with the same
+number of threads).
 
-Several processes share each batch (`fastcaps.distributed`). The gradient is the mean over the images of all processes,
-so that settings mean the same for any number of processes; only the first one writes.
+In a distributed run the processes share each batch (`fastcaps.distributed`). The gradient is the mean over the images
+of all processes, so that settings mean the same for any number of processes. Only rank 0 writes.
 """
 
 import threading
@@ -50,8 +50,8 @@ from fastcaps.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class _Given:
-    """Fields of `RunDescription` that the caller of a trainer knows."""
+class _CallerFields:
+    """Fields of `RunDescription` that the caller of the trainer may set."""
 
     command: str | None = None
     init: InitialWeights | None = None
@@ -61,16 +61,16 @@ class _Given:
 
 @final
 class Trainer:
-    """Trains a network on a data set into a run folder.
+    """Train a network on a data set and write a run folder.
 
     Attributes:
         model: the network.
         data: the data set.
-        settings: constants of the run.
+        settings: settings of the run.
         run: the run folder.
-        validation: images held out of the training images; None where none are.
+        validation: images held out of the training images, or None.
         schedule: the epochs, with their images, steps and learning rates.
-        master: the fixed coefficients, as soon as there are any.
+        master: the fixed coefficients; None as long as there are none.
         progress: how far the run has come.
     """
 
@@ -91,15 +91,15 @@ class Trainer:
 
         Args:
             model: the network with its initial weights, on the device where it is trained.
-            data: its training images; its test images decide nothing.
-            settings: constants of the run.
+            data: the data set; its test images are measured, but have no influence on the training.
+            settings: settings of the run.
             out: the run folder.
             master: coefficients to train with in place of dynamic routing, from the first step on.
             loggers: loggers or their names, beside ``metrics.jsonl``, which is always written; console progress by
                 default.
-            measure: further metrics of an epoch, from the network and the number of the epoch, from 1.
+            measure: returns further metrics of an epoch, given the network and the number of the epoch, from 1.
             about: further entries for ``run.json``: ``command``, ``init``, ``master`` and ``fast_every`` as in
-                `RunDescription`, and any that it has no field for.
+                `RunDescription`, and entries of your own.
         """
         _check_fit(model, data, master)
         _check_coefficients(settings, master)
@@ -127,7 +127,7 @@ class Trainer:
 
     @property
     def fixed(self) -> Tensor | None:
-        """The coefficients ``(i j)`` of this epoch; None where it routes dynamically."""
+        """The fixed coefficients ``(i j)`` of this epoch; None for dynamic routing."""
         if self.progress.epoch < self.schedule.dynamic_epochs or self.master is None:
             return None
         return self.master.values
@@ -178,7 +178,7 @@ class Trainer:
             self._describe("interrupted")
             raise TrainingInterrupted(self.run.folder) from None
         except BaseException:
-            with suppress(OSError):  # what the run ended with counts, such as a full disk
+            with suppress(OSError):  # don't hide the original error, such as a full disk
                 self._describe("failed")
             raise
 
@@ -252,7 +252,7 @@ class Trainer:
             self.model, images, self.data, self.settings, progress.epoch, self.master, observe
         )
         if progress.epoch == self.schedule.dynamic_epochs:
-            # The best accuracy of dynamic routing is no measure for the epochs that follow.
+            # The best accuracy with dynamic routing is not comparable with that of the epochs that follow.
             progress.best = None
             if self.settings.reinit:
                 self._optimization.reinitialize(self.master)
@@ -266,7 +266,7 @@ class Trainer:
         progress, settings, device = self.progress, self.settings, self.model.routing.weight.device
         self.model.train()
         if settings.routing_only:
-            # So that BatchNorm keeps its statistics, too.
+            # BatchNorm must keep its statistics, too.
             self.model.stem.eval()
             self.model.primary.eval()
         images_left = len(self.schedule.images(progress.epoch)) - progress.step * settings.batch_size
@@ -306,7 +306,7 @@ class Trainer:
 
     def _close_epoch(self) -> None:
         progress = self.progress
-        # Measuring may take longer than a batch system waits for a job to stop.
+        # Save first: measuring may take longer than a batch system waits for a job to stop.
         self._save()
         metrics = self._measure_epoch()
         progress.close_epoch(metrics)
@@ -363,12 +363,12 @@ class Trainer:
             self.master = replace(master, trained_with=weights_hash(self.model))
         if self._world.is_main:
             self._describe("finished", self._results())
-        self._world.barrier()  # whatever follows finds all files
+        self._world.barrier()  # all files exist when this method returns
 
     def _results(self) -> dict[Path, bytes | None]:
         """Return the files of the network, of the coefficients it was trained with, and of both folded.
 
-        What was made with other weights, before the run was extended, is removed.
+        Files made with other weights, before the run was extended, are removed.
         """
         files: dict[Path, bytes | None] = {}
         if self.run.model_folder.is_dir() and weights_hash(self.run.model()) != weights_hash(self.model):
@@ -435,15 +435,15 @@ class Trainer:
 
 def _about_fields(about: dict[str, Any]) -> dict[str, Any]:
     """Return further entries for ``run.json`` as fields of its description; refuse those that the trainer writes."""
-    given = {entry.name for entry in fields(_Given)}
-    own = sorted(about.keys() & {entry.name for entry in fields(RunDescription)} - given)
-    if own:
+    allowed = {entry.name for entry in fields(_CallerFields)}
+    reserved = sorted(about.keys() & {entry.name for entry in fields(RunDescription)} - allowed)
+    if reserved:
         raise ValueError(
-            f"about has {', '.join(own)}, which the trainer itself writes into run.json: expected other names, or "
-            f"{', '.join(sorted(given))}"
+            f"about has {', '.join(reserved)}, which the trainer itself writes into run.json: expected other names, or "
+            f"{', '.join(sorted(allowed))}"
         )
-    more = {name: value for name, value in about.items() if name not in given}
-    return {**without_none(**vars(convert_json(about, _Given, "about"))), "more": more}
+    more = {name: value for name, value in about.items() if name not in allowed}
+    return {**without_none(**vars(convert_json(about, _CallerFields, "about"))), "more": more}
 
 
 def _check_fit(model: CapsNet, data: DataSet, master: MasterCoefficients | None) -> None:
@@ -464,7 +464,7 @@ def _check_fit(model: CapsNet, data: DataSet, master: MasterCoefficients | None)
 
 
 def _check_coefficients(settings: TrainSettings, master: MasterCoefficients | None) -> None:
-    """Raise when the settings don't go with fixed coefficients, or with none."""
+    """Raise if the settings don't match training with or without fixed coefficients."""
     if master is None:
         if settings.distill:
             raise ValueError("distill is for fixed coefficients: give master coefficients")

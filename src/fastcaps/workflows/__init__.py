@@ -1,4 +1,4 @@
-"""What the command line does, as functions of a run folder: each reads it, shows progress and writes its files."""
+"""The commands of the command line as functions: each reads a run folder, shows progress and writes its files."""
 
 from typing import TYPE_CHECKING
 

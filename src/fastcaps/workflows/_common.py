@@ -1,4 +1,4 @@
-"""What the workflows share: the device, the network and the data of a run, and this process's part of the images."""
+"""Helpers of the workflows: device, network and data of a run, and the share of images of this process."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ class ExecutionOptions(TypedDict, total=False):
     """Keyword arguments that all workflows take.
 
     Attributes:
-        data: the data set of the run, needed where it was made in Python; the folder where the images are now; or other
+        data: the data set of the run, required if it was made in Python; the folder where its images are now; or other
             images of the same classes: a data set, its name, or a folder.
-        data_dir: folder of the data sets' files.
+        data_dir: folder with the files of the data sets.
         batch_size: images per batch.
-        device: ``"auto"`` (default), or a device of PyTorch.
+        device: ``"auto"`` (default), or a PyTorch device.
         threads: CPU threads; all by default.
-        command: command line to be stored with the result.
+        command: command line to store with the result.
     """
 
     data: "DataSet | str | Path | None"
@@ -65,7 +65,7 @@ def open_run(run: "str | Path | Run") -> Run:
 
 
 def run_name(run: Run) -> str:
-    """Return what results call a run: the name of a bundled network or of one on the Hub, or its folder."""
+    """Return the name of a run in results: that of a bundled network or of a repository on the Hub, or its folder."""
     return _hub.repository(run.folder) or (run.folder.name if is_bundled(run.folder) else str(run.folder))
 
 
@@ -96,10 +96,10 @@ def select_device(device: "str | torch.device" = "auto", threads: int | None = N
 def load_run(
     run: Run, execution: Execution, *, master: "MasterCoefficients | None" = None, test_only: bool = False
 ) -> tuple["CapsNet", "DataSet"]:
-    """Return the network of a run on its device, and its data set, or only the test part of this.
+    """Return the network of a run on its device, and its data set or only the test images.
 
     Raises:
-        ValueError: the processes of a job have different ones, or different coefficients.
+        ValueError: the processes of a job have different weights, images or coefficients.
     """
     from fastcaps.nn.pretrained import weights_hash
 
@@ -113,26 +113,26 @@ def load_run(
 
 
 def check_writable(run: Run) -> None:
-    """Refuse to write into a network that is bundled or was loaded from the Hub."""
+    """Raise if a run is bundled or comes from the Hub, so that nothing may be written to it."""
     if is_bundled(run.folder):
         origin = "was loaded from the Hub" if _hub.repository(run.folder) else "comes with fastcaps"
         raise ValueError(f"{run_name(run)} {origin} and is not written to: name another place to write to (out)")
 
 
 def check_own_images(run: Run, data: "DataSet") -> None:
-    """Refuse to write into a run what was made with other images than its own; its own may have grown."""
+    """Raise if results of other images would be written into a run; a folder that has grown is allowed."""
     if run.has_others(data):
         raise ValueError(f"{run.images_note(data)}: name another place than the run to write to (out)")
 
 
 def writing(run: Run, place: Path | None) -> AbstractContextManager[None]:
-    """Hold the lock of a run while something is written to a place in its folder; elsewhere none is needed."""
+    """Hold the lock of a run while a file in its folder is written; no lock is needed for other places."""
     inside = place is not None and place.absolute().is_relative_to(run.folder.absolute())
     return run.locked() if inside and distributed.current().is_main else nullcontext()
 
 
 def share(images: "Split") -> "Split":
-    """Return the images of this process: all of them where there is one process."""
+    """Return the share of images of this process; all of them if there is only one process."""
     import torch
 
     return images.subset(torch.arange(len(images))[distributed.current().share(len(images))])

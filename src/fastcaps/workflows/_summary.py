@@ -1,4 +1,4 @@
-"""What is about to be trained on a folder of images: its size, the network, the memory, and the time per epoch."""
+"""Summary of a training on a folder of images: number of images, network, memory, and time per epoch."""
 
 from collections.abc import Sequence
 from typing import final
@@ -11,16 +11,16 @@ from fastcaps.training.reports import EpochMetrics, Report
 from fastcaps.training.run import Run
 from fastcaps.training.settings import TrainSettings
 
-# Of the peak of memory, measured with networks of 8 and 21 million parameters: the libraries and the buffers of
-# convolution and routing; per parameter the weights, gradients, moments of Adam and a checkpoint that is written; and
-# copies of the stem's maps.
+# Parts of the peak memory, measured with networks of 8 and 21 million parameters: libraries and the buffers of
+# convolution and routing; bytes per parameter for weights, gradients, moments of Adam and the checkpoint being written;
+# and the number of copies of the stem's maps.
 _BASE_BYTES, _PARAMETER_BYTES, _MAP_COPIES = 6e8, 40, 2
-# Steps after which the time per epoch is said; the first one is slower than the others.
+# Steps after which the time per epoch is printed; the first step is slower than the others.
 _STEPS = 5
 
 
 def expected_bytes(model: CapsNet, batch_size: int) -> float:
-    """Return about how much memory training needs."""
+    """Return an estimate of the memory that training needs."""
     config = model.config
     height, width = config.stem_size
     maps = 4 * height * width * config.stem_channels * batch_size
@@ -29,14 +29,14 @@ def expected_bytes(model: CapsNet, batch_size: int) -> float:
 
 @final
 class FolderSummary(Logger):
-    """Says before the first step what is trained, and after some steps how long an epoch takes."""
+    """Print what is trained before the first step, and the time per epoch after a few steps."""
 
     def __init__(self, data: DataSet, model: CapsNet, settings: TrainSettings) -> None:
         self._data, self._model, self._settings = data, model, settings
         self._steps = 0
 
     def start(self, run: Run, history: Sequence[EpochMetrics]) -> None:
-        """Say sizes, memory and steps."""
+        """Print sizes and memory."""
         data, model, size = self._data, self._model, self._settings.batch_size
         millions = _parameters(model) / 1e6
         shape = "×".join(map(str, data.image_shape))
@@ -48,7 +48,7 @@ class FolderSummary(Logger):
         )
 
     def step(self, report: Report) -> None:
-        """Say the time per epoch, once."""
+        """Print the time per epoch, once."""
         self._steps += 1
         if report.task == "training" and self._steps == min(_STEPS, report.steps) and report.images_per_second:
             seconds = report.steps * self._settings.batch_size / report.images_per_second

@@ -37,19 +37,19 @@ def ablate(
     result_file: str | Path | None = None,
     **options: Unpack[ExecutionOptions],
 ) -> Ablation:
-    """Build the master matrix in every variant, and score each on the held-out images and the test images.
+    """Build every variant of the master matrix, and score each on the held-out images and the test images.
 
-    Two passes over the training images give all variants. They are compared with the uniform matrix (all ones, no
-    routing). Where the run held out images, the best variant is chosen on those; the test set is only reported.
+    All variants take two passes over the training images. They are compared with the uniform matrix (all ones, no
+    routing). If the run held out images, the best variant is chosen on those; the test set is only reported.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
         out: folder for ``ablation.json`` and ``ablation.png``; the run folder by default.
-        filters: chains of filters by name, an empty chain for all images; by default none and each filter alone.
-        methods: of building the matrix; all by default.
-        iterations: of routing, from 1, or ``"final"`` for the update after the last; all but the first by default.
-        limit: accumulate only the first so many training images.
-        result_file: a file for the same JSON.
+        filters: chains of filters by name, an empty chain for all images; by default no filter and each filter alone.
+        methods: methods of building the matrix; all by default.
+        iterations: iterations of routing, from 1, or ``"final"`` for the update after the last; by default all but 1.
+        limit: number of training images to accumulate, from the first; all by default.
+        result_file: another file for the same JSON.
         options: see `ExecutionOptions`; 256 images per batch by default.
     """
     run, execution = open_run(run), replace(Execution(batch_size=256), **options)
@@ -65,7 +65,7 @@ def ablate(
         result = _ablate(model, data, run, filters, methods, iterations, limit, execution)
         figure, content = figure_bytes(ablation_figure(result)), json_bytes(result.to_dict())
         write_atomically({folder / "ablation.json": content, folder / "ablation.png": figure})
-        if result_file is not None:  # perhaps on another disk
+        if result_file is not None:  # not in the same transaction: it may be on another disk
             write_atomically({Path(result_file): content})
     say(f"figure: {folder}/ablation.png; all numbers: {folder}/ablation.json")
     return result
@@ -105,7 +105,7 @@ def _ablate(
 
 
 class _Variants(NamedTuple):
-    """What is combined."""
+    """The options that are combined."""
 
     filters: Mapping[str, Sequence[Filter]]
     methods: Sequence[Method]
@@ -122,7 +122,7 @@ class _Matrix(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """All matrices on one part of the images: of uniform coefficients, then of each matrix."""
+    """Scores on one part of the images: of uniform coefficients, then of each matrix."""
 
     images: int
     dynamic: float
@@ -137,7 +137,7 @@ def _iteration_number(iteration: int | Literal["final"], last: int) -> int:
 def _matrices(
     variants: _Variants, model: CapsNet, images: Split, data: DataSet, execution: Execution
 ) -> tuple[list[_Matrix], tuple[str, ...]]:
-    """Return every variant of the matrix, and why some were skipped."""
+    """Return every variant of the matrix, and the reasons for those that were skipped."""
     view = data.augmentation.test_view
     passes = 2 if any(variants.filters.values()) else 1
     with progress_bar("accumulating", passes * len(images)) as observe:

@@ -33,8 +33,8 @@ class AccumulationResult(Result):
 
     Attributes:
         path: the file.
-        coefficients: what it holds, with the report of the filters.
-        after_last: whether they are those of the update after the last iteration.
+        coefficients: the master coefficients, with the reports of the filters.
+        after_last: whether they come from the update after the last iteration.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class AccumulationResult(Result):
     after_last: bool
 
     def tables(self) -> list[Table]:
-        """Return how many images of each class each filter kept; nothing without filters."""
+        """Return the number of images per class that each filter kept; nothing without filters."""
         reports = self.coefficients.filters
         if not reports:
             return []
@@ -52,7 +52,7 @@ class AccumulationResult(Result):
         return [Table("Images kept", ["class", "seen", *(report.name for report in reports)], rows)]
 
     def sentences(self) -> list[str]:
-        """Say why images were left out, and what the file holds."""
+        """Return why images were left out, and what the file contains."""
         master = self.coefficients
         reasons = [
             f"{report.name}: {sum(report.seen) - sum(report.kept)} left out: {report.reason}"
@@ -80,16 +80,16 @@ def accumulate(
 ) -> AccumulationResult:
     """Accumulate the routing coefficients of a run's network over its training images, and fold them.
 
-    Write ``master.safetensors`` and the folded network ``fast/`` into the run folder; with ``out`` only the
-    coefficients, into that file.
+    Write ``master.safetensors`` and the folded network ``fast/`` into the run folder. With ``out``, write only the
+    coefficients, to that file.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
         out: file for the coefficients, instead of the run's own.
         iteration: as for `fastcaps.accumulate`.
         method: as for `fastcaps.accumulate`.
-        filters: choose the images, in this order.
-        memory: bytes that sums may take in each process; half of the free memory by default.
+        filters: filters that select the images, in this order.
+        memory: bytes that the sums may take in each process; half of the free memory by default.
         options: see `ExecutionOptions`; 256 images per batch by default.
     """
     world, run, execution = current(), open_run(run), replace(Execution(batch_size=256), **options)
@@ -129,7 +129,7 @@ def accumulate(
 
 
 def _own_files(run: Run, model: CapsNet, master: MasterCoefficients) -> dict[Path, bytes | None]:
-    """Return what belongs together in a run folder; evaluations are about the coefficients before these."""
+    """Return the files to write into a run folder; evaluations of the previous coefficients are removed."""
     folded = fold(model, master).pretrained_files(run.fast_folder)
     return {run.master_file: master.to_bytes(), **folded, **dict.fromkeys(run.evaluation_files)}
 
@@ -150,7 +150,7 @@ def _apply_filters(
     iteration: int | Literal["final"] | None,
     execution: Execution,
 ) -> Selection:
-    """Return which images the filters keep, and their report."""
+    """Return the images that the filters keep, and their reports."""
     world = current()
     with progress_bar("observing", len(images)) as observe:
         observations = Observations.collect(

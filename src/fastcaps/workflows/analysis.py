@@ -40,9 +40,9 @@ class AnalysisResult(Result):
     """A report.
 
     Attributes:
-        folder: of the report.
-        evaluation: of the test images.
-        report: its numbers and figures; None in other processes than the first.
+        folder: folder of the report.
+        evaluation: evaluation on the test images.
+        report: its numbers and figures; None on all ranks but 0.
     """
 
     folder: Path
@@ -50,16 +50,16 @@ class AnalysisResult(Result):
     report: ReportData | None
 
     def tables(self) -> list[Table]:
-        """Return those of the evaluation."""
+        """Return the tables of the evaluation."""
         return self.evaluation.tables()
 
     def sentences(self) -> list[str]:
-        """Say what fast routing changes, and where the report is."""
+        """Return what fast routing changes, and where the report is."""
         report, numbers = self.folder / "index.html", self.folder / "analysis.json"
         return [*self.evaluation.sentences(), f"The report is {report}; all numbers are in {numbers}."]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``analysis.json`` holds."""
+        """Return the content of ``analysis.json``."""
         return {} if self.report is None else self.report.to_dict()
 
     def save_figures(self, folder: str | Path | None = None, file_format: Literal["png", "svg", "pdf"] = "png") -> None:
@@ -85,8 +85,8 @@ def analyze(
 ) -> AnalysisResult:
     """Analyze the routing of a run's network, and write ``index.html`` and ``analysis.json``.
 
-    What was computed before is used again where weights, images and settings are the same. Of several processes the
-    first draws and writes.
+    Earlier results are reused if weights, images and settings are the same. In a distributed run only rank 0 draws and
+    writes.
 
     Args:
         run: a run, its folder, or the name of a bundled network.
@@ -94,8 +94,8 @@ def analyze(
         coefficients: a file of master coefficients, instead of the run's own.
         compare: another run, whose histogram of coefficients is drawn beside this one's.
         sort_by_class: whether to draw the correlations of the first training images by class.
-        examples: numbers of test images whose lengths are drawn; the first five by default.
-        limit: only the first so many images of each part.
+        examples: indices of test images whose lengths are drawn; the first five by default.
+        limit: number of images of each part, from the first; all by default.
         options: see `ExecutionOptions`.
     """
     run, execution = open_run(run), Execution(**options)
@@ -132,7 +132,7 @@ def analyze(
 
 
 def _check_own_report(run: Run, is_own: bool) -> None:
-    """Refuse to write into the run folder what is not the report of the run."""
+    """Raise if a report that is not that of the run would be written into the run folder."""
     check_writable(run)
     if not is_own:
         raise ValueError(
@@ -142,7 +142,7 @@ def _check_own_report(run: Run, is_own: bool) -> None:
 
 @dataclass(frozen=True)
 class _Task:
-    """Passes over the images of a run, stored in the folder of the report."""
+    """Passes over the images of a run, cached in the folder of the report."""
 
     folder: Path
     limit: int | None
@@ -159,7 +159,7 @@ class _Task:
         return self.folder / "cache"
 
     def training_pass(self, run: Run, model: CapsNet, data: DataSet, *places: Path) -> TrainingPass:
-        """Return the pass over the training images, or what one of the files has of an earlier one."""
+        """Return the pass over the training images, from one of the files if it is cached there."""
         images = run.training_part(data).first(self.limit)
         settings = run.settings
         key = {
@@ -198,7 +198,7 @@ class _Task:
         return Lengths(**cached([place], key, compute, _reusing("lengths of test images"), current()))
 
     def compared(self, other: Run, data: DataSet) -> ComparedRun:
-        """Return the pass over the training images of another run, which may be trained with the same data."""
+        """Return the pass over the training images of another run, which may be trained on the same data."""
         same = data.fingerprint == other.about.data.fingerprint
         model, data = load_run(other, replace(self.execution, data=data if same else None))
         stored = other.folder / "report" / "cache" / "training.safetensors"
@@ -207,7 +207,7 @@ class _Task:
 
 
 def _stored_evaluation(folder: Path, master: MasterCoefficients, lengths: Lengths) -> Evaluation | None:
-    """Return what `evaluate` has written into a folder, if it is of these coefficients, images and predictions."""
+    """Return the evaluation stored in a folder, if it has the same coefficients, images and predictions."""
     place = folder / "evaluation.json"
     correct = {key: int((getattr(lengths, key).argmax(1) == lengths.labels).sum()) for key in ("dynamic", "fast")}
     try:

@@ -1,4 +1,4 @@
-"""Inference measured: every engine, on the paper's network or on that of a run."""
+"""Measure inference with every engine, on the paper's network or on that of a run."""
 
 import dataclasses
 from pathlib import Path
@@ -20,7 +20,7 @@ from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
 from fastcaps.workflows.exporting import calibration_images
 
-# Images that are compared at a time.
+# Images per batch when answers are compared.
 _BATCH = 64
 
 
@@ -36,11 +36,11 @@ def bench(
     """Measure every engine in one run, and optionally compare their answers.
 
     Args:
-        run: a run, its folder, or the name of a bundled network, whose sizes to measure; the paper's for MNIST when
-            None.
-        folder: where to write ``bench.json`` and ``bench.png``; nowhere when None.
+        run: a run, its folder, or the name of a bundled network, whose sizes are measured; the paper's network for
+            MNIST when None.
+        folder: folder for ``bench.json`` and ``bench.png``; nothing is written when None.
         settings: what to measure; the network's sizes are those of ``run``.
-        compressed: a run that `compress` made, for the sizes of the compressed network.
+        compressed: a run written by `compress`, for the sizes of the compressed network.
         check_images: number of test images of ``run`` on which to compare the answers of the engines.
         options: see `ExecutionOptions`; the device is the CPU.
     """
@@ -48,7 +48,7 @@ def bench(
     if check_images is not None and opened is None:
         raise ValueError("check_images needs a trained network: give a run, or a name such as mnist")
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)  # what can't be written must be known before measuring
+        Path(folder).mkdir(parents=True, exist_ok=True)  # raises before measuring if the folder can't be written to
     execution = dataclasses.replace(Execution(device="cpu"), **options)
     execution.select_device()
     settings = settings or Settings()
@@ -72,7 +72,7 @@ def bench(
 
 
 def _answers(run: Run, count: int, execution: Execution) -> tuple[Answers, ...]:
-    """Return how the answers of the engines differ on the first so many test images of a run."""
+    """Return how the answers of the engines differ on the first ``count`` test images of a run."""
     model, master, data = run.model(), run.master(), execution.load_data(run)
     middle, tests = data.augmentation.middle, data.test.first(count)
     with progress_bar("comparing", len(tests)) as observe:

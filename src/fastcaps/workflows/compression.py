@@ -1,4 +1,4 @@
-"""From a run to a smaller run: pruned, trained, chosen on held-out images."""
+"""Compress a run into a smaller run: prune, train, and choose on held-out images."""
 
 import shutil
 import time
@@ -54,9 +54,9 @@ def compress(
     Args:
         run: a run, its folder, or the name of a bundled network.
         folder: the run folder to write.
-        settings: what to look for.
+        settings: settings of the search.
         coefficients: a file of master coefficients, instead of the run's own.
-        resume: resume where an earlier call with the same settings stopped.
+        resume: whether to resume where an earlier call with the same settings stopped.
         options: see `ExecutionOptions`; the device is the CPU, and the batch size that of the settings.
     """
     source, settings = open_run(run), settings or CompressSettings()
@@ -67,7 +67,7 @@ def compress(
     target = Run(Path(folder))
     _check_folder(target.folder, identity, resume)
     with target.locked():
-        _check_folder(target.folder, identity, resume)  # another process may have been faster
+        _check_folder(target.folder, identity, resume)  # again under the lock: another process may have written
         if not (target.folder / _SETTINGS).is_file():
             write_atomically({target.folder / _SETTINGS: json_bytes(identity.to_dict())})
         return _compress(source, target, model, master, settings, execution)
@@ -86,11 +86,11 @@ def _compress(
     split, validation = _split(source, data, settings)
     accuracy = count_correct(model, split[1], data.augmentation.test_view) / len(split[1])
     seen = not source.settings.validation
-    # A network that was trained on these images knows them better than others.
+    # A network is too accurate on images that it was trained on.
     reference = min(accuracy, _test_accuracy(source) or accuracy) if seen else accuracy
-    with _Shown(settings, len(split[0])) as shown:
+    with _ProgressDisplay(settings, len(split[0])) as display:
         compressed = compress_network(
-            model, data, master, settings, split=split, reference=reference, folder=search, observer=shown.observer
+            model, data, master, settings, split=split, reference=reference, folder=search, observer=display.observer
         )
     networks = {str(step.size): _read(search, step.size) for step in compressed.steps}
     result = CompressionResult(
@@ -111,12 +111,12 @@ def _compress(
         seconds=round(time.monotonic() - begun, 1),
     )
     _write_run(target, source, data, compressed, result, validation)
-    shutil.rmtree(search / "teacher", ignore_errors=True)  # large, and computed again where it is needed
+    shutil.rmtree(search / "teacher", ignore_errors=True)  # large; recomputed if needed
     return result
 
 
-class _Shown:
-    """Progress on stderr: a bar per size, of the images that either network has seen, and a line per epoch."""
+class _ProgressDisplay:
+    """Progress on stderr: per size a bar that counts the images of teacher and student, and a line per epoch."""
 
     def __init__(self, settings: CompressSettings, images: int) -> None:
         epochs = settings.refit.epochs
@@ -130,7 +130,7 @@ class _Shown:
             epoch=lambda accuracy: say(f"held-out images: {accuracy:.2%}"),
         )
 
-    def __enter__(self) -> "_Shown":
+    def __enter__(self) -> "_ProgressDisplay":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -152,7 +152,7 @@ class _Search(Record):
 
 
 def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
-    """Refuse a folder that holds something else."""
+    """Raise if a folder holds anything but this search."""
     recover(folder)
     file = folder / _SETTINGS
     if not file.is_file():
@@ -162,7 +162,7 @@ def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
     stored, identity = read_json(file, dict[str, Any]), search.to_dict()
-    # Another limit only changes which of the same networks is taken.
+    # Another max_drop only changes which of the same networks is chosen.
     different = [name for name in identity if name != "max_drop" and stored.get(name) != identity[name]]
     if different:
         words = "; ".join(f"{name} was {stored.get(name)}, now {identity[name]}" for name in different)
@@ -170,7 +170,7 @@ def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
 
 
 def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tuple[Split, Split], HeldOut]:
-    """Training and held-out images: those of the run where it held out some; and how a run says which."""
+    """Return the training and the held-out images, those of the run if it has any, and the settings of the division."""
     own = source.settings
     validation: HeldOut = {"validation": own.validation, "seed": own.seed}
     if not own.validation:
@@ -179,7 +179,7 @@ def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tupl
 
 
 def _test_accuracy(source: Run) -> float | None:
-    """Accuracy of the dynamic network on the test images, where the run says it."""
+    """Return the accuracy of the dynamic network on the test images, if it is stored in the run."""
     bundled = source.about.evaluation or {}
     if "dynamic" in bundled:
         return bundled["dynamic"]
@@ -196,7 +196,7 @@ def _read(search: Path, size: Size) -> FastCapsNet:
 
 
 def unfolded(network: FastCapsNet) -> CapsNet:
-    """Return a network with the folded weights as its own, which uniform coefficients fold back."""
+    """Return a dynamic network from which folding uniform coefficients gives this folded network."""
     config = network.config
     with without_weights():
         model = CapsNet(config)
@@ -283,6 +283,6 @@ def figure(result: CompressionResult) -> Figure:
 
 
 def _mark_other(panel: Any, times: list[NetworkTime], color: Any) -> None:
-    """A line where Efficient-CapsNet is, whose accuracy is not measured here."""
+    """Draw a line at the time of Efficient-CapsNet, whose accuracy is not measured here."""
     for one in times:
         panel.axvline(one.ms_per_image, linestyle="--", color=color, label=f"{EFFICIENT}, {one.engine}")

@@ -1,4 +1,4 @@
-"""The demonstration: a bundled network in seconds, then the whole way from images to a report."""
+"""The demonstration: a bundled network in seconds, then all steps from images to a report."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,7 @@ from fastcaps.workflows.evaluation import evaluate
 from fastcaps.workflows.training import train
 
 _BATCH = 64
-# A network for 1,437 blurred digits, with a decoder that has the weight and the steps to draw them.
+# A network for 1,437 blurred digits; the weight of the decoder and the number of steps suffice to learn to draw them.
 DIGITS: dict[str, Any] = {
     "stem_channels": 32,
     "stem_stride": 2,
@@ -61,7 +61,7 @@ def compare_bundled(images: int = 512, threads: int | None = None) -> SideBySide
 
 
 def _engines(run: Run) -> dict[str, Engine]:
-    """Return the engines of the bundled MNIST network; without ONNX Runtime those that need none."""
+    """Return the engines of the bundled MNIST network; only those of PyTorch if ONNX Runtime is missing."""
     import torch
 
     threads = torch.get_num_threads()
@@ -88,7 +88,7 @@ def demonstrate(
     Args:
         out: the run folder.
         epochs: passes over the training images; 40 by default.
-        seed: of weights, order and augmentation.
+        seed: seed of weights, order and augmentation.
         threads: CPU threads; all by default.
     """
     data = load("digits")

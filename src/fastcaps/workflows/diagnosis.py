@@ -1,4 +1,4 @@
-"""What fastcaps finds on this machine, what is missing, and how to get it. Needs no PyTorch."""
+"""What fastcaps finds on this machine, what is missing, and how to install it. Does not import PyTorch."""
 
 import os
 import platform
@@ -36,9 +36,9 @@ class Package:
     """An optional dependency.
 
     Attributes:
-        name: of the package.
-        version: None where it isn't installed.
-        purpose: what needs it.
+        name: name of the package.
+        version: its version; None if it isn't installed.
+        purpose: what it is needed for.
     """
 
     name: str
@@ -66,17 +66,17 @@ class Diagnosis(Result):
     """The state of an installation.
 
     Attributes:
-        fastcaps: version.
-        python: version.
+        fastcaps: version of fastcaps.
+        python: version of Python.
         system: operating system.
-        processor: name.
-        cores: processors that this process may use.
+        processor: name of the processor.
+        cores: number of processors that this process may use.
         instruction_sets: vector instructions of the processor that matter for speed.
         free_bytes: memory that is free.
         packages: optional dependencies.
         folders: data, caches and weights.
         networks: names of the bundled networks whose files are on this machine.
-        data_sets: named data sets by whether they can be loaded without a download.
+        data_sets: for each named data set, whether it can be loaded without a download.
         problems: what is missing and how to get it.
     """
 
@@ -169,7 +169,7 @@ def _folders() -> dict[str, Path]:
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether files can be created in a folder, or the folder itself where it doesn't exist yet."""
+    """Return whether files can be created in a folder, or the folder itself if it doesn't exist yet."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path.is_dir() and os.access(path, os.W_OK)

@@ -40,11 +40,11 @@ def evaluate(
 
     Args:
         run: a run, its folder, or the name of a bundled network.
-        out: folder for ``evaluation.json`` and ``confusion.png``. By default the run folder for the whole test set with
-            the run's own images and coefficients, and nowhere otherwise.
+        out: folder for ``evaluation.json`` and ``confusion.png``. By default they are written to the run folder if the
+            whole test set is evaluated with the run's own images and coefficients; otherwise nothing is written.
         coefficients: a file of master coefficients, instead of the run's own.
         part: ``"test"``, ``"validation"`` or ``"train"``.
-        limit: only the first so many images.
+        limit: number of images to evaluate, from the first; all by default.
         compare: another run, whose network is evaluated on the same images.
         result_file: file for the run as one JSON: settings, epochs and this evaluation.
         options: see `ExecutionOptions`.
@@ -100,7 +100,7 @@ def evaluate_part(
 
 
 def _other_network(other: Run, run: Run, part: Part, execution: Execution) -> tuple[CapsNet | FastCapsNet, Other]:
-    """Return the network to compare with, as it was trained, and what the result says of it."""
+    """Return the network to compare with, with the routing it was trained with, and its description in the result."""
     other.check_comparable(run, part)
     fixed = other.about.fixed_coefficients
     network = FastCapsNet.from_pretrained(other.fast_folder) if fixed else other.model()

@@ -1,4 +1,4 @@
-"""From a run folder to one ONNX file that needs no PyTorch."""
+"""Export a run as one ONNX file that runs without PyTorch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +19,19 @@ from fastcaps.runtime.pictures import network_input
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
 
-# Images to calibrate int8 with.
+# Number of images to calibrate int8 with.
 _CALIBRATION_IMAGES = 512
-# Random inputs to compare the file with the network on, where there are no test images.
+# Number of random inputs on which the file is compared with the network if there are no test images.
 _RANDOM_INPUTS = 4
 
 
 class ExportOptions(ExecutionOptions, total=False):
-    """Keyword arguments of `export` beside those of all workflows.
+    """Keyword arguments of `export`, in addition to those of all workflows.
 
     Attributes:
         check: whether to compare the file with the network on the test images first, and write it only if both agree
             (default). Without it no test images are needed, and the accuracy of the file is not known.
-        limit: compare on the first so many test images only.
+        limit: number of test images to compare on, from the first; all by default.
         max_drop: points of accuracy that int8 may lose (default: 0.1); a loss of three images is always allowed.
         calibration: folder of pictures to calibrate int8 with, in place of the training images.
         force: overwrite an existing file.
@@ -76,8 +76,8 @@ def export(
         run: a run, its folder, or the name of a bundled network.
         out: the file to write, ``.onnx``.
         routing: ``"fast"`` for folded coefficients, ``"dynamic"`` for the routing loop.
-        precision: of weights and activations: ``"float32"`` or ``"int8"``.
-        batch: the only size of a batch that the file takes; any when None.
+        precision: precision of weights and activations: ``"float32"`` or ``"int8"``.
+        batch: fixed batch size of the file; any when None.
         coefficients: a file of master coefficients, instead of the run's own.
         options: see `ExportOptions`; the device is ``"cpu"`` by default.
     """

@@ -1,4 +1,4 @@
-"""What is done of the paper's table, and the report of it; without PyTorch."""
+"""Status and report of the runs of the paper's table. Does not import PyTorch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ _TABLE = "reproduction"
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far one run of the table is.
+    """Progress of one run of the table.
 
     Attributes:
         run: its name.
         state: ``"done"``, ``"trained"``, ``"begun"`` or ``"to do"``.
         epochs: number of finished epochs.
-        of: number of all epochs.
-        seconds_left: estimated time of training that is left; None where no run of the same data set is done.
+        of: total number of epochs.
+        seconds_left: estimated remaining training time; None if no run of the same data set is done.
     """
 
     run: str
@@ -50,7 +50,7 @@ class RunProgress:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ReproductionStatus(Result):
-    """How far the runs of the table are."""
+    """Progress of the runs of the table."""
 
     runs: tuple[RunProgress, ...]
 
@@ -74,14 +74,14 @@ class ReproductionReport(Result):
 
     Attributes:
         rows: one per number of the paper.
-        files: that were written.
+        files: files that were written.
     """
 
     rows: tuple[Row, ...]
     files: tuple[Path, ...]
 
     def tables(self) -> list[Table]:
-        """Return as many columns as fit on a screen."""
+        """Return the table, limited to the columns that fit on a screen."""
         table = accuracy_table(self.rows)
         return [Table(table.title, table.columns[:7], [line[:7] for line in table.rows])]
 
@@ -93,13 +93,13 @@ def reproduction_status(
     *,
     epochs: int | None = None,
 ) -> ReproductionStatus:
-    """Return how far the runs of the table are.
+    """Return the progress of the runs of the table.
 
     Args:
         cells: the runs.
         runs: folder of the run folders.
         results: folder of the JSON files of finished runs.
-        epochs: of runs that are not begun; the defaults of their data sets when None.
+        epochs: number of epochs of runs that have not started; the defaults of their data sets when None.
     """
     done = finished(Path(results))
     return ReproductionStatus(tuple(_progress(cell, Run(Path(runs) / cell.name), done, epochs) for cell in cells))
@@ -132,7 +132,7 @@ def reproduction_report(
     files = {out / "report.md": text.encode(), out / "report.html": report_page(done).encode()}
     page = _readme(summary_table(table).to_markdown(), readme)
     write_atomically(files)
-    write_atomically(page)  # perhaps on another disk
+    write_atomically(page)  # a transaction of its own: it may be on another disk
     files |= page
     say(f"wrote {', '.join(map(str, files))}")
     return ReproductionReport(table, tuple(files))
@@ -141,7 +141,7 @@ def reproduction_report(
 def check_request(
     cell: Cell, done: Mapping[Cell, RunResult], runs: Path, results: Path, requested: Mapping[str, int | None]
 ) -> None:
-    """Refuse a run that exists in another form than it is requested.
+    """Raise if a run exists with other settings than requested.
 
     Args:
         cell: the run.
@@ -192,7 +192,7 @@ def _progress(cell: Cell, run: Run, done: Mapping[Cell, RunResult], epochs: int 
 
 
 def _readme(table: str, readme: str | Path | None) -> dict[Path, bytes]:
-    """Return the Markdown file with the table in its place, if there is one."""
+    """Return the Markdown file with the table inserted, if there is such a file."""
     page = Path("README.md" if readme is None else readme)
     if readme is None and not page.is_file():
         return {}

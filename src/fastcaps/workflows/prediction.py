@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Routing = Literal["fast", "dynamic", "both"]
 ImageSource = str | Path | bytes | BinaryIO
-# From bytes (b c h w) to lengths (b j).
+# A function from bytes (b c h w) to lengths (b j).
 _Lengths = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 
 
@@ -35,9 +35,9 @@ class Classification(Record):
 
     Attributes:
         label: class of the longest capsule.
-        length: of that capsule.
+        length: length of that capsule.
         runner_up: class of the second longest.
-        runner_up_length: of that capsule.
+        runner_up_length: length of that capsule.
     """
 
     label: str = field(metadata={"key": "class"})
@@ -48,7 +48,7 @@ class Classification(Record):
 
 @dataclass(frozen=True)
 class Prediction(Record):
-    """What is in one picture.
+    """Prediction for one picture.
 
     Attributes:
         image: path or name of the picture.
@@ -62,7 +62,7 @@ class Prediction(Record):
 
     @property
     def label(self) -> str:
-        """The class; that of fast routing where both were asked for."""
+        """The predicted class; that of fast routing if both were requested."""
         return next(iter(self.by_routing.values())).label
 
 
@@ -81,12 +81,12 @@ class UnreadableImage:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Predictions(Result):
-    """What is in some pictures.
+    """Predictions for several pictures.
 
     Attributes:
-        model: what classified them.
+        model: file or run that classified them.
         routing: ``"fast"`` or ``"dynamic"``, or both.
-        images: pictures that were classified, in the order in which they were given.
+        images: predictions in the order of the given pictures.
         failed: pictures that could not be read.
     """
 
@@ -123,11 +123,11 @@ def predict(
 ) -> Predictions:
     """Classify pictures of any size, gray or color.
 
-    They are brought to the input of the network as its test images were. Pictures that can't be read are listed in the
+    They are prepared in the same way as the test images of the network. Pictures that can't be read are listed in the
     result.
 
     Args:
-        model: an exported file, which needs no PyTorch; a run, its folder, or the name of a bundled network.
+        model: an exported file, which runs without PyTorch; a run, its folder, or the name of a bundled network.
         images: paths of files and folders, contents of files as bytes, or binary files.
         routing: ``"fast"``, ``"dynamic"`` or ``"both"``; a file has one of them, a run is fast by default.
         invert: whether to swap light and dark: ``"yes"``, ``"no"``, or ``"auto"``, where the edge of a picture is
@@ -163,7 +163,7 @@ def predict(
 
 
 class _Network(NamedTuple):
-    """What classifies: the size of its input, and lengths by routing."""
+    """A network for prediction: the size of its input, and functions that compute lengths, by routing."""
 
     name: str
     image: TakesImages
@@ -210,7 +210,7 @@ def _list_pictures(images: Any) -> tuple[list[_Picture], list[UnreadableImage]]:
         if isinstance(source, bytes):
             pictures[_Picture(f"image {number}", source)] = None
         elif _is_file(source):
-            # Read here, not by a thread: one that waits for input can't be interrupted.
+            # Read in this thread: a background thread that waits for input can't be interrupted.
             pictures[_Picture(str(getattr(source, "name", f"image {number}")), source.read())] = None
         elif Path(source).is_dir():
             inside = image_files(Path(source))

@@ -26,7 +26,7 @@ from fastcaps.workflows.accumulation import accumulate
 from fastcaps.workflows.evaluation import evaluate
 from fastcaps.workflows.paper_table import check_request
 
-# The accuracy on a test set of this size is measured every tenth epoch only: it takes longer than the epoch.
+# On a test set of this size the accuracy is only measured every tenth epoch: it takes longer than the epoch.
 LARGE_TEST_SET, _SELDOM = 50_000, 10
 _CHECKPOINT_EVERY = 100
 
@@ -36,8 +36,8 @@ class ReproductionResult(Result):
     """Finished runs of the paper's table.
 
     Attributes:
-        results: of finished runs, by their cells.
-        failed: messages of runs that could not be finished, by their names.
+        results: results of finished runs, by their cells.
+        failed: error messages of failed runs, by their names.
     """
 
     results: Mapping[Cell, RunResult]
@@ -85,7 +85,7 @@ def reproduce(
     fast_every: int | None = None,
     **options: Unpack[ExecutionOptions],
 ) -> ReproductionResult:
-    """Train, accumulate and evaluate runs of the paper's table, each from the state of its folder.
+    """Train, accumulate and evaluate runs of the paper's table; each run is resumed from its folder.
 
     Finished runs are not repeated. A run that fails doesn't stop the others.
 
@@ -93,7 +93,7 @@ def reproduce(
         cells: data sets, normalizations and seeds, such as `fastcaps.reproduction.all_cells` returns.
         runs: folder of the run folders.
         results: folder of the JSON files, one per finished run.
-        epochs: of every run; the default of its data set when None.
+        epochs: number of epochs of every run; the default of its data set when None.
         test_every: epochs between measurements on the test set; 1 by default, 10 for large sets.
         fast_every: epochs between accumulations to measure fast routing; only at the end when None.
         options: see `ExecutionOptions`.
@@ -142,7 +142,7 @@ def _reproduce_cell(cell: Cell, run: Run, request: _Request, execution: Executio
 
 
 def _train(cell: Cell, run: Run, request: _Request, execution: Execution, command: str) -> None:
-    """Train, or resume with the settings with which the run was begun."""
+    """Train a run, or resume it with the settings it was started with."""
     begun = run.about_file.is_file()
     fast_every = request.fast_every or (run.about.fast_every if begun else None)
     data = run.data(execution.data_dir) if begun else load(cell.data, data_dir=execution.data_dir)
@@ -171,7 +171,7 @@ def _train(cell: Cell, run: Run, request: _Request, execution: Execution, comman
 
 
 def _fast_accuracy(model: CapsNet, run: Run, data: DataSet) -> float:
-    """Return the test accuracy of a network in training, with coefficients of its present weights."""
+    """Return the test accuracy of a network in training with fast routing, accumulated with its current weights."""
     view = data.augmentation.test_view
     model.eval()
     master = accumulate_network(model, batches(run.training_part(data), 256, view=view))

@@ -1,4 +1,4 @@
-"""From images to a trained network in a run folder."""
+"""Train a network on images and write a run folder."""
 
 import math
 import os
@@ -28,7 +28,7 @@ from fastcaps.workflows._common import select_device
 from fastcaps.workflows._small_data import few_steps_warnings, folder_settings, nothing_learned_warnings
 from fastcaps.workflows._summary import FolderSummary
 
-# Settings that are used with one of the losses only.
+# Settings that only apply to one of the losses.
 _OF_LOSS = {"sharpness": "cross_entropy"} | dict.fromkeys(
     ("positive_margin", "negative_margin", "negative_weight"), "margin"
 )
@@ -42,9 +42,9 @@ class TrainResult(Result):
         run: the run folder.
         history: metrics of all epochs.
         selected: metrics of the epoch whose weights are the result: the best on the validation images, or the last.
-        next_step: the workflow that follows: ``"accumulate"``, or ``"evaluate"`` after training with fixed
+        next_step: the next workflow: ``"accumulate"``, or ``"evaluate"`` after training with fixed
             coefficients.
-        warnings: why the network may not have learned, one sentence each; also said on stderr.
+        warnings: reasons why the network may not have learned, one sentence each; also printed on stderr.
     """
 
     run: str
@@ -86,13 +86,13 @@ def train(
         data: a data set, its name, or a folder of images.
         out: the run folder.
         config: a configuration or its file.
-        settings: all settings; otherwise the defaults for the data set, or for training from ``init=``. For a folder
-            of images, batch size and learning rate follow the number of images.
-        resume: a run folder to resume, which needs nothing else; or True to resume the run of ``out``. With more
-            ``epochs`` the run is extended: from where it is, the learning rate follows the schedule of the new number.
-            A job that ``torchrun`` has restarted resumes by itself.
-        loggers: loggers or their names, beside ``metrics.jsonl`` and those of the configuration.
-        command: command line to be stored with the run.
+        settings: all settings; by default those for the data set, or those for training from ``init=``. For a folder
+            of images, the default batch size and learning rate depend on the number of images.
+        resume: a run folder to resume, which needs no other argument; or True to resume the run of ``out``. With more
+            ``epochs`` the run is extended: the remaining epochs follow the learning rate schedule of the new number.
+            A job that ``torchrun`` has restarted resumes automatically.
+        loggers: loggers or their names, in addition to ``metrics.jsonl`` and those of the configuration.
+        command: command line to store with the run.
         changes: entries of the configuration, such as ``epochs=5``, ``normalization="softmax"``, ``init="runs/first"``,
             ``coefficients="uniform"``, ``threads=2``; see `fastcaps.training.TrainConfig`.
     """
