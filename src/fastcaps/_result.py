@@ -217,6 +217,15 @@ def json_key(field: dataclasses.Field[Any]) -> str:
     return field.metadata.get("key") or field.name
 
 
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested entries under names such as ``files.train``."""
+    entries: dict[str, Any] = {}
+    for name, value in values.items():
+        nested = isinstance(value, Mapping)
+        entries |= flattened(value, f"{prefix}{name}.") if nested else {f"{prefix}{name}": value}
+    return entries
+
+
 def _fields_as_json(value: Any) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for field in dataclasses.fields(value):

@@ -16,7 +16,7 @@ from fastcaps.benchmark.aims import aims_of
 from fastcaps.benchmark.efficient import EfficientCapsNet
 from fastcaps.benchmark.engines import ENGINES, LAYERS, Networks
 from fastcaps.benchmark.plain import ConvolutionalBaseline, PlainCapsNet
-from fastcaps.benchmark.results import EngineTime, RoutingTime
+from fastcaps.benchmark.results import Benchmark, Disturbance, EngineTime, RoutingTime
 from fastcaps.benchmark.settings import Settings
 from fastcaps.cli import app
 
@@ -72,6 +72,15 @@ def test_growth_and_disturbance(results):
     assert [(row["engine"], row["batch"]) for row in results["disturbance"]] == [(engines.PLAIN, 1), (engines.PLAIN, 2)]
     assert [row["ms_per_image"] for row in results["disturbance"]] == plain
     assert all(row["alone_ms_per_image"] > 0 for row in results["disturbance"])
+
+
+@pytest.mark.slow
+def test_a_disturbed_measurement_is_told(results):
+    result = Benchmark.from_dict(results)
+    rows = [Disturbance(engine="plain dynamic", batch=8, alone_ms_per_image=2.0, ms_per_image=ms) for ms in (2.1, 3.0)]
+    quiet, busy = (" ".join(dataclasses.replace(result, disturbance=(row,)).sentences()) for row in rows)
+    assert "measure again" not in quiet
+    assert "plain dynamic took 50% more time in turns than alone at batch 8: the machine was busy" in busy
 
 
 def engine_time(name: str, batch: int, ms: float, size: float = 1.0) -> EngineTime:
@@ -237,8 +246,8 @@ def test_a_slow_variant_takes_fewer_turns(monkeypatch):
     seconds = measure.measured(variants, 9, 0.5, budget=3.0)
     assert seconds["slow"].median == 2.0
     assert seconds["fast"].median == 0.25
-    # Two calls of the turn that warms up and of the first that counts, one of the next two.
-    assert calls["slow"] == 6
+    # Two calls per turn: of the turn that warms up and of three that count.
+    assert calls["slow"] == 8
     assert calls["fast"] > 10
 
 

@@ -25,18 +25,33 @@ def test_options_become_settings(monkeypatch):
         return RESULT
 
     monkeypatch.setattr("fastcaps.workflows.compression.compress", compress)
-    arguments = "compress mnist --out small --max-drop 0.3 --types 2 --stem 3 --epochs 4 --views 2 --held-out 0.2"
+    arguments = (
+        "compress mnist --out small --max-drop 0.3 --types 2 --stem 3 --epochs 4 --views 2 --held-out 0.2 "
+        "--batch-size 16 --data pictures"
+    )
     done = CliRunner().invoke(app, [*arguments.split(), "--resume", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == RESULT.to_dict()
     ((run, out, options),) = asked
     assert (run, out) == ("mnist", "small")
-    settings = CompressSettings(max_drop=0.3, types=2, maps=3, held_out=0.2, views=2, refit=RefitSettings(epochs=4))
-    assert options["settings"] == settings
+    settings = CompressSettings(
+        max_drop=0.3, types=2, maps=3, held_out=0.2, views=2, batch_size=16, refit=RefitSettings(epochs=4)
+    )
+    assert (options["settings"], options["data"]) == (settings, "pictures")
     assert options["resume"]
     done = CliRunner().invoke(app, ["compress", "mnist", "--out", "small", "--held-out", "100"])
     assert asked[1][2]["settings"] == CompressSettings(held_out=100)
     assert "no size meets max_drop 0.3: the best one loses 5.00 points" in done.output
+
+
+def test_an_interrupt_names_the_option(monkeypatch):
+    def compress(run, out, **options):
+        raise KeyboardInterrupt("interrupted: the same call with resume=True resumes the search")
+
+    monkeypatch.setattr("fastcaps.workflows.compression.compress", compress)
+    done = CliRunner().invoke(app, ["compress", "mnist", "--out", "small"])
+    assert done.exit_code == 130
+    assert "interrupted: the same call with --resume resumes the search" in done.stderr
 
 
 def test_contradictions_are_refused():

@@ -99,6 +99,8 @@ def test_bench_compares_answers(monkeypatch, tmp_path):
     invoke("accumulate", folder, "--threads", 1)
     result = json.loads(invoke("bench", folder, "--check-images", 5, "--json", "--threads", 1).stdout)
     assert {row["engine"]: row["images"] for row in result["answers"]} == dict.fromkeys(COMPARED, 5)
+    refused = invoke("bench", folder, "--compressed", "cifar10", code=1).stderr
+    assert "has height 24, the whole one 28: expected a network that was compressed from it" in refused
     refused = invoke("bench", "--compare", 5, code=2).stderr
     assert "--compare is deprecated, use --check-images" in refused
     assert "--check-images needs a trained network: give a run, or a name such as mnist" in " ".join(refused.split())

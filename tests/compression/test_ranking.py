@@ -10,9 +10,13 @@ def images(count: int = 7) -> torch.Tensor:
     return torch.rand(count, 2, 16, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
+def labeled(*batches: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(batch, torch.zeros(len(batch), dtype=torch.int64)) for batch in batches]
+
+
 def test_energy_of_a_type_is_the_mean_square_of_what_it_adds_to_the_sums():
     fast, inputs = network(), images()
-    energy = rank_types(fast, "energy", measure_moments(fast, [inputs[:3], inputs[3:]]))
+    energy = rank_types(fast, "energy", measure_moments(fast, labeled(inputs[:3], inputs[3:])))
     config = fast.config
     lower = fast.lower_capsules(inputs).numpy()  # (b, i, d)
     weight = fast.routing.weight.numpy().reshape(config.lower_capsules, config.lower_dimension, -1)
@@ -25,7 +29,7 @@ def test_energy_of_a_type_is_the_mean_square_of_what_it_adds_to_the_sums():
 
 def test_energy_of_a_map_is_its_share_of_the_kept_types():
     fast, inputs = network(), images()
-    moments, kept = measure_moments(fast, [inputs]), torch.tensor([3, 1])
+    moments, kept = measure_moments(fast, labeled(inputs)), torch.tensor([3, 1])
     scores = rank_maps(fast, "energy", kept, moments)
     maps, dim = fast.stem(inputs), fast.config.lower_dimension
     conv, expected = fast.primary.conv, np.zeros(fast.config.stem_channels)
@@ -46,7 +50,7 @@ def test_what_adds_nothing_comes_last():
     with torch.no_grad():
         fast.routing.weight.unflatten(0, (-1, 5, 3))[:, 2] = 0
         fast.primary.conv.weight[:, 4] = 0
-    moments = measure_moments(fast, [images()])
+    moments = measure_moments(fast, labeled(images()))
     cases: list[tuple[Ranking, Moments | None]] = [("energy", moments), ("magnitude", None)]
     for by, given in cases:
         assert int(rank_types(fast, by, given).argmin()) == 2  # capsule types, unlike maps behind ReLU, all add a bit
@@ -69,6 +73,6 @@ def test_rankings_are_refused_without_what_they_need():
     with pytest.raises(ValueError, match="ranking by energy needs moments"):
         rank_types(fast, "energy")
     with pytest.raises(ValueError, match="ranking by magnitude takes no moments"):
-        rank_maps(fast, "magnitude", torch.tensor([0]), measure_moments(fast, [images()]))
+        rank_maps(fast, "magnitude", torch.tensor([0]), measure_moments(fast, labeled(images())))
     with pytest.raises(ValueError, match="there are no images to rank capsule types by"):
         measure_moments(fast, [])

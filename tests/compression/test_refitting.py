@@ -1,11 +1,16 @@
 import copy
+import json
+from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from fastcaps import CapsNet, CapsNetConfig, FastCapsNet, fold
+from fastcaps._tensors import read_tensors
 from fastcaps.compression import RefitSettings, Teacher, refit
 from fastcaps.data import Augmentation, DataSet, Split
+from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss, margin_loss
 from fastcaps.nn.pretrained import weights_hash
 
 CONFIG = CapsNetConfig.for_images(
@@ -90,6 +95,47 @@ def test_training_learns_the_labels_and_leaves_the_decoder_alone():
         assert torch.equal(tensor, decoder[name])
 
 
+def test_the_losses_are_added_by_their_weights():
+    lesson = next(iter(teacher().lessons(0)))
+    output = fold(model(), "uniform")(lesson.images)
+    losses = {
+        "label_weight": cross_entropy_loss(output.lengths, lesson.labels, 20.0),
+        "margin_weight": margin_loss(output.lengths, lesson.labels),
+        "length_weight": length_distillation_loss(output.lengths, lesson.capsules.norm(dim=-1), 20.0),
+        "capsule_weight": capsule_distillation_loss(output.capsules, lesson.capsules),
+    }
+
+    def loss(**weights: Any) -> torch.Tensor:
+        return RefitSettings(**dict.fromkeys(losses, 0.0) | weights).loss(output, lesson)
+
+    for name, expected in losses.items():
+        torch.testing.assert_close(loss(**{name: 3.0}), 3 * expected)
+    torch.testing.assert_close(loss(**dict.fromkeys(losses, 1.0)), sum(losses.values()))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
+    file, settings = tmp_path / "checkpoint.safetensors", RefitSettings(epochs=1)
+    refit(fold(model(), "uniform"), teacher(), settings, checkpoint=file)
+    metadata, tensors = read_tensors(file)
+    stored = json.loads(metadata["key"])
+    del stored["margin_weight"]
+    safetensors.torch.save_file(tensors, file, metadata={**metadata, "key": json.dumps(stored)})
+    resumed = refit(fold(model(), "uniform"), teacher(), settings, checkpoint=file)
+    assert [row.epoch for row in resumed] == [1]
+    other = RefitSettings(epochs=1, margin_weight=1.0)
+    with pytest.raises(ValueError, match=r"is of another training \(margin_weight differ\)"):
+        refit(fold(model(), "uniform"), teacher(), other, checkpoint=file)
+
+
+def test_images_are_counted_with_those_that_the_teacher_has_not_answered(tmp_path):
+    own = Teacher(model(), data().train, data().augmentation, batch_size=32, views=2, folder=tmp_path)
+    images = len(data().train)
+    assert own.images_left(3) == (3 + 2) * images
+    list(own.lessons(0))
+    assert own.images_left(3) == (3 + 1) * images
+    assert Teacher(model(), data().train, data().augmentation).images_left(3) == (3 + 3) * images
+
+
 def test_distillation_alone_brings_the_capsules_nearer_to_the_teacher():
     own = model()
     with torch.no_grad():
@@ -153,6 +199,7 @@ def test_a_loss_that_is_not_finite_is_refused():
         ({"epochs": 0}, "epochs is 0, expected a whole number, at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"capsule_weight": -1.0}, "capsule_weight is -1.0, expected a number, at least 0"),
+        ({"margin_weight": -0.5}, "margin_weight is -0.5, expected a number, at least 0"),
         ({"label_weight": 0, "length_weight": 0, "capsule_weight": 0}, "are all 0: there is nothing to learn"),
     ],
 )

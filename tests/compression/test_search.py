@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,11 @@ def test_a_speedup_is_that_of_the_multiply_adds(speedup):
         ({"max_drop": -1.0}, "max_drop is -1.0, expected points of accuracy from 0 to 100"),
         ({"speedup": 1.0}, "speedup is 1.0, expected a number above 1"),
         ({"speedup": 2.0, "types": 3}, "speedup decides the numbers of types and maps: give one or the other"),
+        ({"types": 0}, "types is 0, expected a whole number, at least 1"),
+        ({"maps": 1.5}, "maps is 1.5, expected a whole number, at least 1"),
+        ({"batch_size": 0}, "batch_size is 0, expected a whole number, at least 1"),
+        ({"views": 0}, "views is 0, expected a whole number, at least 1"),
+        ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
         ({"ranking": "size"}, "ranking is 'size', expected one of energy, magnitude, random"),
     ],
 )
@@ -52,10 +58,17 @@ def test_settings_that_cannot_work_are_refused(settings, message):
 
 
 def test_sizes_that_are_not_smaller_are_refused():
-    with pytest.raises(ValueError, match="the size is 40 types, 256 maps, expected less than the 32 types, 256 maps"):
-        CompressSettings(types=40).sizes(CapsNetConfig.mnist())
-    with pytest.raises(ValueError, match="speedup is 1e\\+06, expected at most about"):
-        CompressSettings(speedup=1e6).sizes(CapsNetConfig.mnist())
+    config = CapsNetConfig.mnist()
+    with pytest.raises(ValueError, match="types is 40, expected at most 32, as many as the network has"):
+        CompressSettings(types=40).sizes(config)
+    with pytest.raises(ValueError, match="maps is 300, expected at most 256, as many as the network has"):
+        CompressSettings(maps=300).sizes(config)
+    with pytest.raises(ValueError, match="the size is 32 types, 256 maps, that of the network itself: give fewer"):
+        CompressSettings(types=32).sizes(config)
+    with pytest.raises(ValueError, match=r"speedup is 1e\+06, expected at most \d+ for this network") as error:
+        CompressSettings(speedup=1e6).sizes(config)
+    (largest,) = re.findall(r"at most (\d+)", str(error.value))
+    assert CompressSettings(speedup=float(largest)).sizes(config)
 
 
 @pytest.mark.slow
@@ -76,7 +89,7 @@ def test_a_search_goes_on_from_its_folder(tmp_path):
     begun: list[Size] = []
     first = compress(model(), data(), "uniform", settings, folder=tmp_path)
     (tmp_path / "1-types-1-maps" / "step.json").unlink()
-    observer = Observer(begin=lambda size, accuracy: begun.append(size))
+    observer = Observer(begin=lambda size, accuracy, images: begun.append(size))
     again = compress(model(), data(), "uniform", settings, folder=tmp_path, observer=observer)
     assert begun == [Size(1, 1)]
     assert weights_hash(again.network) == weights_hash(first.network)

@@ -1,6 +1,7 @@
 """A compressed run is an ordinary run."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 from tests.compression.test_refitting import CONFIG, data
 
 from fastcaps import CapsNet, FastCapsNet, accumulate, fold, workflows
+from fastcaps.benchmark.size_figure import size_figure
 from fastcaps.benchmark.sizes import time_networks
 from fastcaps.compression import CompressSettings, RefitSettings, Size
+from fastcaps.compression.results import CompressionResult
 from fastcaps.data import batches
 from fastcaps.training import Run, Trainer, TrainSettings
 
@@ -58,6 +61,10 @@ def test_the_result_says_what_was_tried(compressed):
     }
     assert json.loads((folder / "compress.json").read_bytes()) == result.to_dict()
     assert (folder / "compress.png").read_bytes().startswith(b"\x89PNG")
+    whole = result.whole_network
+    assert whole is not None
+    assert (whole.size, whole.parameters > result.steps[0].parameters) == (result.whole, True)
+    assert CompressionResult.load(folder / "compress.json").to_dict() == result.to_dict()
     assert "on 30 held-out images" in result.sentences()[0]
     assert "Accuracy after pruning" in repr(result)
 
@@ -95,6 +102,64 @@ def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
     other = CompressSettings(max_drop=100, held_out=30, batch_size=16, refit=RefitSettings(epochs=1))
     with pytest.raises(ValueError, match=r"is of another search \(batch_size was 32, now 16\)"):
         workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)
+    other = replace(SETTINGS, refit=RefitSettings(epochs=2))
+    with pytest.raises(ValueError, match=r"is of another search \(refit\.epochs was 1, now 2\)"):
+        workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)
+
+
+def test_the_run_describes_the_training_after_pruning(compressed):
+    settings = Run.open(compressed[0]).about.settings
+    assert (settings.decay, settings.final_rate, settings.distill) == ("linear", 0.0, True)
+    assert (settings.epochs, settings.batch_size, settings.validation) == (1, 32, 30)
+
+
+def test_every_network_and_engine_is_in_the_figure(compressed):
+    _, result = compressed
+    (panel,) = size_figure(result).axes
+    lines = {line.get_label(): np.asarray(line.get_xydata()) for line in panel.lines}
+    names = [result.whole_network, *result.steps]
+    for engine in ("PyTorch", "ONNX Runtime", "ONNX Runtime int8 (accuracy in float32)"):
+        assert lines[engine][:, 1] == pytest.approx([100 * step.accuracy for step in names])
+        own = [time for time in result.times if time.engine == engine.partition(" (")[0]]
+        assert lines[engine][:, 0] == pytest.approx([t.ms_per_image for t in own if t.network != "Efficient-CapsNet"])
+    assert [text.get_text() for text in panel.texts] == ["whole", *(str(step.size) for step in result.steps)]
+
+
+def test_a_network_that_knows_the_held_out_images(compressed, source, tmp_path):
+    _, result = compressed
+    assert "evaluate it on the test images first" in result.sentences()[-1]
+    known = replace(result, reference=0.5, reference_images="test", source_accuracy=0.75)
+    assert known.sentences()[-1] == (
+        "losses are counted from the test accuracy of the original network, 50.00%: it was trained on the held-out "
+        "images (75.00%)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"types": 99}, "types is 99, expected at most 4"),
+        ({"types": None, "speedup": 1e9}, "speedup is 1e\\+09, expected at most"),
+        ({"held_out": 100_000}, "100000"),
+    ],
+)
+def test_a_call_that_is_refused_leaves_nothing_behind(source, tmp_path, changes, message):
+    settings = replace(SETTINGS, **changes)
+    with pytest.raises(ValueError, match=message):
+        workflows.compress(source, tmp_path / "small", settings=settings, data=data(), threads=1)
+    assert not (tmp_path / "small").exists()
+
+
+def test_an_interrupted_search_says_how_to_resume(source, tmp_path, monkeypatch, capsys):
+    def interrupted(*arguments, observer, **options):
+        observer.begin(Size(2, 3), 0.5, 1000)
+        observer.teacher(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastcaps.workflows.compression.compress_network", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="interrupted: the same call with resume=True resumes the search"):
+        workflows.compress(source, tmp_path / "small", settings=SETTINGS, data=data(), threads=1)
+    assert "1,000/1,000" not in capsys.readouterr().err  # as if it had been completed
 
 
 def test_a_folder_with_something_else_is_refused(source, tmp_path):

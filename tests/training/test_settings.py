@@ -37,6 +37,15 @@ def test_a_cosine_falls_to_the_same_and_is_higher_in_between(steps, warmup, fina
     assert middle == pytest.approx((1 + final) / 2 / final**0.5)  # the arithmetic mean against the geometric
 
 
+@given(st.integers(2, 500), st.floats(0, 1))
+def test_a_linear_decay_is_a_straight_line(steps, final):
+    settings = TrainSettings(learning_rate=0.5, warmup=0, final_rate=final, decay="linear")
+    rates = [settings.rate(step, steps) for step in range(steps)]
+    assert rates[0] == 0.5
+    assert rates[-1] == pytest.approx(0.5 * final, abs=1e-12)
+    assert all(a - b == pytest.approx(0.5 * (1 - final) / (steps - 1), abs=1e-9) for a, b in pairwise(rates))
+
+
 def test_defaults_depend_on_the_data_set():
     assert TrainSettings.for_data("cifar10").epochs > TrainSettings.for_data("mnist").epochs
     assert TrainSettings.for_data("cifar10", epochs=2).epochs == 2
@@ -68,7 +77,9 @@ def test_settings_of_runs_from_before_there_were_all():
         ({"seed": 2**63}, r"seed is 9223372036854775808, expected a whole number, at least 0, below 2\^63"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"final_rate": float("nan")}, "final_rate is nan, expected a number above 0"),
-        ({"decay": "linear"}, "decay is 'linear', expected one of exponential, cosine"),
+        ({"final_rate": 0.0}, "final_rate is 0.0, expected a number above 0"),
+        ({"final_rate": -1.0, "decay": "linear"}, "final_rate is -1.0, expected a number, at least 0"),
+        ({"decay": "steps"}, "decay is 'steps', expected one of exponential, cosine, linear"),
         ({"loss": "hinge"}, "loss is 'hinge', expected one of margin, cross_entropy"),
         ({"sharpness": 0.0}, "sharpness is 0.0, expected a number above 0"),
         ({"reconstruction_weight": -1.0}, "reconstruction_weight is -1.0, expected a number, at least 0"),

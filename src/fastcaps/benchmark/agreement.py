@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastcaps.benchmark.engines import (
+    COMPRESSED,
     DYNAMIC,
     FAST_VOTES,
     FOLDED,
     FOLDED_AUTO,
     ONNX,
+    ONNX_COMPRESSED,
+    ONNX_COMPRESSED_INT8,
     ONNX_DYNAMIC,
     ONNX_INT8,
     PLAIN,
@@ -26,7 +29,7 @@ from fastcaps.benchmark.engines import (
 )
 from fastcaps.benchmark.results import Answers
 from fastcaps.master import fold
-from fastcaps.nn import CapsNet, CapsuleNetwork
+from fastcaps.nn import CapsNet, CapsuleNetwork, FastCapsNet
 
 # Each with the network that is its reference.
 COMPARED = {
@@ -40,6 +43,7 @@ COMPARED = {
     ONNX: "fast",
     ONNX_INT8: "fast",
 }
+COMPARED_COMPRESSED = dict.fromkeys((COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8), "compressed")
 
 
 @torch.no_grad()
@@ -48,6 +52,7 @@ def agreement(
     coefficients: Tensor,
     tests: Iterable[tuple[Tensor, Tensor]],
     calibration: Sequence[Tensor],
+    compressed: FastCapsNet | None = None,
     observe: Callable[[int], None] = lambda images: None,
 ) -> tuple[Answers, ...]:
     """Return for each engine how its answers differ from the reference's.
@@ -57,15 +62,19 @@ def agreement(
         coefficients: of its folded network, ``(i j)``.
         tests: batches of test images, bytes ``(b c h w)``, and labels ``(b)``.
         calibration: batches of training images, bytes, for int8.
+        compressed: a compressed network, whose engines are compared with itself.
         observe: told how many images were just done.
     """
     references = {"dynamic": _exact(model), "fast": _exact(fold(model, coefficients))}
-    networks = Networks(model.config, trained=(model, coefficients), calibration=tuple(calibration))
-    counts = {name: _Counts(engine(name, networks, torch.get_num_threads())) for name in COMPARED}
+    compared = COMPARED
+    if compressed is not None:
+        compared, references["compressed"] = COMPARED | COMPARED_COMPRESSED, _exact(compressed)
+    networks = Networks(model.config, trained=(model, coefficients), calibration=tuple(calibration), small=compressed)
+    counts = {name: _Counts(engine(name, networks, torch.get_num_threads())) for name in compared}
     for images, labels in tests:
         exact = {name: network(images.double() / 255).lengths.numpy() for name, network in references.items()}
         for name, count in counts.items():
-            count.add(name, images, labels.numpy(), exact[COMPARED[name]])
+            count.add(name, images, labels.numpy(), exact[compared[name]])
         observe(len(labels))
     if any(not count.images for count in counts.values()):
         raise ValueError("there are no images to compare the engines on")

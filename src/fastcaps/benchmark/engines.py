@@ -78,6 +78,7 @@ class Networks:
         cnn_channels: of the convolutional baseline.
         trained: a network and coefficients ``(i j)``; random weights when None.
         calibration: batches of training images, bytes, for the ranges of int8; noise when empty.
+        small: a trained compressed network; random weights when None.
     """
 
     config: CapsNetConfig
@@ -85,6 +86,7 @@ class Networks:
     cnn_channels: tuple[int, int, int] = (256, 256, 128)
     trained: tuple[CapsNet, Tensor] | None = None
     calibration: tuple[Tensor, ...] = field(default=())
+    small: FastCapsNet | None = None
 
     @cached_property
     def model(self) -> CapsNet:
@@ -104,7 +106,9 @@ class Networks:
         return fold(self.model, self.coefficients)
 
     def compressed(self) -> FastCapsNet:
-        """Return a folded network of the size of the compressed one, untrained."""
+        """Return the compressed network, or an untrained one of its size."""
+        if self.small is not None:
+            return self.small
         whole = Size.of(self.config)
         size = self.compressed_size or Size(max(1, 3 * whole.types // 8), max(1, 3 * whole.maps // 8))
         torch.manual_seed(0)

@@ -72,11 +72,12 @@ def measured(
 ) -> dict[Name, Measured]:
     """Return the seconds per call of each variant; they take turns, so that a busy moment falls on all of them.
 
+    Every turn begins with a call that doesn't count: caches and memory are full of the data of the variant before.
+
     Args:
         variants: what to call.
         repetitions: turns of each that count, after one that warms up.
-        least: seconds that a turn takes at least, by calling several times. A turn that is shorter begins with a call
-            that doesn't count: caches are full of the data of the variant before.
+        least: seconds that a turn takes at least, by calling several times.
         observe: told how many turns were just taken.
         budget: seconds after which a variant takes no more turns, once it has had three that count.
     """
@@ -86,8 +87,7 @@ def measured(
         for name, run in variants.items():
             if number <= 3 or spent[name] < budget:
                 begun = time.perf_counter()
-                if not seconds[name] or seconds[name][-1] < least:
-                    run()
+                run()
                 per_call = _turn(run, least)
                 if number:
                     seconds[name].append(per_call)

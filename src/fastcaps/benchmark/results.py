@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from fastcaps._result import Result, Table
 from fastcaps.benchmark.settings import Settings
 
+# A change of the first engine between alone and in turns that is worth a warning.
+_DISTURBED = 0.1
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTime:
@@ -180,13 +183,22 @@ class Benchmark(Result):
     def sentences(self) -> list[str]:
         """Return what the numbers were measured on, and what the columns mean."""
         machine = self.machine
+        threads = "1 thread" if machine.threads == 1 else f"{machine.threads} threads"
         words = [
-            f"{machine.processor}, {machine.cores} cores, {machine.instructions}; {machine.threads} threads",
+            f"{machine.processor}, {machine.cores} cores, {machine.instructions}; {threads}",
             machine.packages,
             f"a large square product: {self.multiply_adds_per_second / 1e9:.1f}·10⁹ multiply-adds per second",
-            "engines take turns; threads of ONNX Runtime don't spin between calls",
+            "engines take turns, each with a warm-up call; threads of ONNX Runtime don't spin between calls",
             "layers: stem / PrimaryCaps / routing; peak: multiply-adds of ordinary convolution against that product",
         ]
+        for row in self.disturbance:
+            change = row.ms_per_image / row.alone_ms_per_image - 1
+            if abs(change) > _DISTURBED:
+                more = "more" if change > 0 else "less"
+                words.append(
+                    f"{row.engine} took {abs(change):.0%} {more} time in turns than alone at batch {row.batch}: the "
+                    "machine was busy, measure again"
+                )
         return words + [
             f"{point.axis}: {point.size:,} was not measured: it needs more than half of the free memory"
             for point in self.skipped

@@ -18,9 +18,12 @@ from fastcaps.benchmark.engines import (
 from fastcaps.benchmark.measure import measured
 from fastcaps.compression import multiply_adds
 from fastcaps.compression.results import NetworkTime
+from fastcaps.exporting.exporter import calibrated
 from fastcaps.nn import FastCapsNet
 
-PYTORCH, ONNX_RUNTIME = "PyTorch", "ONNX Runtime"
+PYTORCH, ONNX_RUNTIME, INT8 = "PyTorch", "ONNX Runtime", "ONNX Runtime int8"
+# Images that the ranges of int8 come from; noise is enough to measure times.
+_CALIBRATION = 16
 
 
 @torch.no_grad()
@@ -31,7 +34,7 @@ def time_networks(
     least: float = 0.05,
     budget: float = 1.0,
 ) -> tuple[NetworkTime, ...]:
-    """Measure folded networks in turns, in PyTorch and, where it is installed, in ONNX Runtime.
+    """Measure folded networks in turns, in PyTorch and, where it is installed, in ONNX Runtime in float32 and int8.
 
     Args:
         networks: by name; all for the same images. Efficient-CapsNet for these images is added.
@@ -48,6 +51,8 @@ def time_networks(
         engines[name, PYTORCH] = module_engine(network, count)
         if with_onnx:
             engines[name, ONNX_RUNTIME] = graph_engine(network, "fast", threads, count)
+            ranges = calibrated(network, [some_images(network.config, _CALIBRATION)])
+            engines[name, INT8] = graph_engine(network, "fast", threads, count, ranges)
     kinds = [(EFFICIENT, PYTORCH), (ONNX_EFFICIENT, ONNX_RUNTIME)] if with_onnx else [(EFFICIENT, PYTORCH)]
     for name, kind in kinds:
         try:

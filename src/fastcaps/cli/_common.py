@@ -165,7 +165,7 @@ def _one_line(function: Callable[..., Any], world: distributed.World = distribut
         raise typer.Exit(1) from None
     except KeyboardInterrupt as interrupt:
         own = type(interrupt) is KeyboardInterrupt and str(interrupt)
-        _say(own or "interrupted", world, 130)
+        _say(in_words_of_options(own, option_names(function)) if own else "interrupted", world, 130)
         raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
         words = explained(error, function, world)

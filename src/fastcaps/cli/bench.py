@@ -7,7 +7,7 @@ import typer
 
 from fastcaps._extras import require
 from fastcaps._result import without_none
-from fastcaps.cli._common import DataDir, Json, Threads, command, print_result, renamed_option, this_command
+from fastcaps.cli._common import Data, DataDir, Json, Threads, command, print_result, renamed_option, this_command
 
 
 @command
@@ -35,6 +35,7 @@ def bench(
         bool, typer.Option("--quick", help="A tiny network, one turn: shows that it works, not how fast.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for bench.json and bench.png.")] = None,
+    data: Data = None,
     data_dir: DataDir = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -64,6 +65,7 @@ def bench(
         settings=dataclasses.replace(settings, **changes),
         compressed=compressed,
         check_images=check_images,
+        data=data,
         data_dir=data_dir,
         threads=threads,
         command=this_command(),

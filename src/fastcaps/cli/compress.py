@@ -9,6 +9,7 @@ from fastcaps._extras import require
 from fastcaps._result import without_none
 from fastcaps.cli._common import (
     Coefficients,
+    Data,
     DataDir,
     Json,
     RunArgument,
@@ -47,9 +48,11 @@ def compress(
             help="Training images to hold out, or their fraction (default: those of RUN, or 5000; of few a fifth).",
         ),
     ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Resume where an earlier call stopped.")] = False,
     coefficients: Coefficients = None,
+    data: Data = None,
     data_dir: DataDir = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -73,11 +76,12 @@ def compress(
         maps=stem,
         speedup=speedup,
         ranking=ranking,
+        batch_size=batch_size,
         seed=seed,
         views=views,
         refit=RefitSettings(epochs=epochs, learning_rate=learning_rate),
         **without_none(held_out=held_out),
     )
-    options = without_none(coefficients=coefficients, data_dir=data_dir, threads=threads)
+    options = without_none(coefficients=coefficients, data=data, data_dir=data_dir, threads=threads)
     result = workflows.compress(run, out, settings=settings, resume=resume, command=this_command(), **options)
     print_result(result, as_json, next_command=f"fastcaps evaluate {out}; fastcaps export {out} {out}.onnx")

@@ -6,7 +6,6 @@ map contributes to the channels of a type, before squash, ``E(Σ w·x)²`` with 
 is its share of each kept type, weighted by the energy of the type.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import unfold
 
 from fastcaps.nn import FastCapsNet
-from fastcaps.nn.inference import evaluating
+from fastcaps.nn.inference import Batches, run_batches
 
 Ranking = Literal["energy", "magnitude", "random"]
 RANKINGS: tuple[Ranking, ...] = get_args(Ranking)
@@ -37,33 +36,33 @@ class Moments:
     patches: Tensor
 
 
-@torch.no_grad()
-def measure_moments(network: FastCapsNet, batches: Iterable[Tensor]) -> Moments:
+def measure_moments(network: FastCapsNet, batches: Batches) -> Moments:
     """Return the second moments of lower capsules and of patches of the stem maps.
 
     Args:
         network: a folded network.
-        batches: images ``(b c h w)``; a few hundred are enough.
+        batches: pairs of images ``(b c h w)`` and labels ``(b)``, as for `fastcaps.accumulate`; a few hundred images
+            are enough.
     """
     conv = network.primary.conv
     k, q = conv.in_channels, conv.kernel_size[0] * conv.kernel_size[1]
-    capsules = torch.zeros((), dtype=torch.float64)
+    capsules = torch.zeros(network.config.lower_capsules, *2 * [network.config.lower_dimension], dtype=torch.float64)
     patches = torch.zeros(k, q, q, dtype=torch.float64)
-    count = positions = 0
-    with evaluating(network):
-        for images in batches:
-            for piece in torch.split(images, _CHUNK_IMAGES):
-                maps = network.stem(network._checked(piece))
-                lower = network.primary(maps)  # (b, i, d)
-                capsules = capsules + torch.einsum("bid,bif->idf", lower, lower).double().cpu()
-                columns = unfold(maps, conv.kernel_size, stride=conv.stride).cpu()
-                by_map = columns.view(len(piece), k, q, -1).permute(1, 2, 0, 3).flatten(2)  # (k, q, b·positions)
-                patches += (by_map @ by_map.transpose(1, 2)).double()
-                count += len(piece)
-                positions += by_map.shape[2]
+
+    def add(images: Tensor, labels: Tensor) -> None:
+        for piece in torch.split(images, _CHUNK_IMAGES):
+            maps = network.stem(network._checked(piece))
+            lower = network.primary(maps)  # (b, i, d)
+            capsules.add_(torch.einsum("bid,bif->idf", lower, lower).double().cpu())
+            columns = unfold(maps, conv.kernel_size, stride=conv.stride).cpu()
+            by_map = columns.view(len(piece), k, q, -1).permute(1, 2, 0, 3).flatten(2)  # (k, q, b·positions)
+            patches.add_((by_map @ by_map.transpose(1, 2)).double())
+
+    count = run_batches(network, batches, add)
     if not count:
         raise ValueError("there are no images to rank capsule types by")
-    return Moments(capsules / count, patches / positions)
+    height, width = network.config.grid
+    return Moments(capsules / count, patches / (count * height * width))
 
 
 def rank_types(network: FastCapsNet, by: Ranking, moments: Moments | None = None, seed: int = 0) -> Tensor:

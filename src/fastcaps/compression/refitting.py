@@ -16,7 +16,7 @@ from fastcaps._files import write_atomically
 from fastcaps._json import parse_json
 from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.compression.teacher import Lesson, Teacher
-from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss
+from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss, margin_loss
 from fastcaps.nn import CapsuleOutput, FastCapsNet
 
 # Maximum number of warmup steps, and number of training steps from which on the learning rate is not reduced.
@@ -36,6 +36,7 @@ class RefitSettings:
         learning_rate: highest learning rate of Adam.
         sharpness: factor of the lengths in both losses of the lengths.
         label_weight: weight of the cross-entropy with the labels.
+        margin_weight: weight of the margin loss with the labels.
         length_weight: weight of the divergence from the teacher's lengths.
         capsule_weight: weight of the squared distance from the teacher's capsules.
     """
@@ -44,6 +45,7 @@ class RefitSettings:
     learning_rate: float = 1e-3
     sharpness: float = 20.0
     label_weight: float = 1.0
+    margin_weight: float = 0.0
     length_weight: float = 1.0
     capsule_weight: float = 0.0
 
@@ -54,7 +56,9 @@ class RefitSettings:
         for name in ("learning_rate", "sharpness"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
-        weights = {name: getattr(self, name) for name in ("label_weight", "length_weight", "capsule_weight")}
+        weights = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if "weight" in field.name
+        }
         for name, value in weights.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value!r}, expected a number, at least 0")
@@ -71,6 +75,8 @@ class RefitSettings:
         loss = output.lengths.new_zeros(())
         if self.label_weight:
             loss = loss + self.label_weight * cross_entropy_loss(output.lengths, lesson.labels, self.sharpness)
+        if self.margin_weight:
+            loss = loss + self.margin_weight * margin_loss(output.lengths, lesson.labels)
         if self.length_weight:
             teacher_lengths = torch.linalg.vector_norm(lesson.capsules, dim=-1)
             loss = loss + self.length_weight * length_distillation_loss(output.lengths, teacher_lengths, self.sharpness)
@@ -232,6 +238,8 @@ class _Checkpoint:
     def load(self) -> _Position:
         metadata, tensors = read_tensors(self.path)
         stored = parse_json(metadata.get("key", ""), dict[str, Any], f"{self.path}: key")
+        # A setting that an earlier version did not have was at its default.
+        stored = dataclasses.asdict(RefitSettings()) | stored
         different = [name for name, value in json.loads(json.dumps(self.key)).items() if stored.get(name) != value]
         if different:
             words = ", ".join(different)

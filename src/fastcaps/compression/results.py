@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fastcaps._result import Result, Table
 from fastcaps.compression.pruning import Size
@@ -15,7 +16,7 @@ class NetworkTime:
     Attributes:
         network: a size, ``"whole"`` for the folded network before pruning, or the name of another network.
         batch: images per batch.
-        engine: ``"PyTorch"`` or ``"ONNX Runtime"``.
+        engine: ``"PyTorch"``, ``"ONNX Runtime"`` or ``"ONNX Runtime int8"``.
         ms_per_image: median of the milliseconds per image.
     """
 
@@ -36,8 +37,10 @@ class CompressionResult(Result):
         settings: settings of the search.
         size: size of the compressed network.
         whole: size of the network that it came from.
+        whole_network: measurements of the folded network that it came from; None in files of earlier versions.
         met: whether it loses no more accuracy than allowed.
         reference: accuracy that losses are counted from.
+        reference_images: the images of that accuracy.
         source_accuracy: accuracy of the dynamic network on the held-out images.
         held_out: number of held-out images.
         seen: whether the original network was trained on the held-out images.
@@ -53,8 +56,10 @@ class CompressionResult(Result):
     settings: CompressSettings
     size: Size
     whole: Size
+    whole_network: Step | None = None
     met: bool
     reference: float
+    reference_images: Literal["held-out", "test"] = "held-out"
     source_accuracy: float
     held_out: int
     seen: bool
@@ -77,10 +82,15 @@ class CompressionResult(Result):
             words.append(f"it loses {max(drop, 0):.2f} points, allowed are {limit:g}")
         else:
             words.append(f"no size meets max_drop {limit:g}: the best one loses {drop:.2f} points")
-        if self.seen:
+        if self.seen and self.reference_images == "test":
             words.append(
-                f"the network before had been trained on these images ({self.source_accuracy:.2%}), so that losses are "
-                f"counted from {self.reference:.2%}"
+                f"losses are counted from the test accuracy of the original network, {self.reference:.2%}: it was "
+                f"trained on the held-out images ({self.source_accuracy:.2%})"
+            )
+        elif self.seen:
+            words.append(
+                f"the original network was trained on the held-out images, so its {self.source_accuracy:.2%} there is "
+                "too high to count losses from: evaluate it on the test images first"
             )
         return words
 
@@ -99,25 +109,20 @@ class CompressionResult(Result):
         def times(network: str) -> list[str]:
             return [f"{ms[network, *point]:.2f}" if (network, *point) in ms else "–" for point in points]
 
-        rows = [[f"{self.whole.types}, {self.whole.maps}", "", "", "", "", *times("whole")]]
-        rows += [
-            [
-                f"{step.size.types}, {step.size.maps}",
-                f"{step.parameters / 1e3:,.0f}",
-                f"{step.multiply_adds / 1e6:.1f}",
-                f"{step.pruned_accuracy:.2%}",
-                f"{step.accuracy:.2%}",
-                *times(str(step.size)),
-            ]
-            for step in self.steps
-        ]
+        def row(step: Step, name: str, pruned: str) -> list[str]:
+            weights, products = f"{step.parameters / 1e3:,.0f}", f"{step.multiply_adds / 1e6:.1f}"
+            size = f"{step.size.types}, {step.size.maps}"
+            return [size, weights, products, pruned, f"{step.accuracy:.2%}", *times(name)]
+
+        rows = [row(self.whole_network, "whole", "")] if self.whole_network else []
+        rows += [row(step, str(step.size), f"{step.pruned_accuracy:.2%}") for step in self.steps]
         own = {"whole", *(str(step.size) for step in self.steps)}
         others = dict.fromkeys(time.network for time in self.times if time.network not in own)
         rows += [[name, "", "", "", "", *times(name)] for name in others]
         columns = ["types, maps", "10³ weights", "10⁶ products", "pruned", "trained"]
         columns += [f"{engine} {batch}" for engine, batch in points]
         title = (
-            f"Sizes: accuracy on held-out images (network before: {self.source_accuracy:.2%}), ms per image by engine "
+            f"Sizes: accuracy on held-out images (dynamic routing: {self.source_accuracy:.2%}), ms per image by engine "
             "and batch size"
         )
         return Table(title, columns, rows)

@@ -17,7 +17,7 @@ from fastcaps.compression.teacher import Teacher
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleNetwork, FastCapsNet
-from fastcaps.nn.inference import run_batches
+from fastcaps.nn.inference import count_correct
 
 # Fractions of the capsule types and stem maps that the sizes of a search keep, from large to small.
 LADDER = (1 / 2, 3 / 8, 5 / 16, 1 / 4, 3 / 16, 1 / 8)
@@ -26,6 +26,8 @@ _MULTIPLE = 8
 # Number of training images to rank by, and of held-out images to compare rankings on.
 _RANKED, _COMPARED = 512, 2000
 _RANDOM_ORDERS = 3
+# Networks per size whose accuracy is compared: one per ranking, but several random orders.
+_RANKED_NETWORKS = len(RANKINGS) - 1 + _RANDOM_ORDERS
 # Number of training images that are held out by default, if there are enough.
 _HELD_OUT = 5000
 
@@ -67,8 +69,13 @@ class CompressSettings:
             raise ValueError(f"speedup is {self.speedup!r}, expected a number above 1")
         if self.speedup is not None and (self.types is not None or self.maps is not None):
             raise ValueError("speedup decides the numbers of types and maps: give one or the other")
-        if type(self.views) is not int or self.views < 1:
-            raise ValueError(f"views is {self.views!r}, expected a whole number, at least 1")
+        for name in ("types", "maps", "batch_size", "views"):
+            value = getattr(self, name)
+            optional = name in ("types", "maps") and value is None
+            if not optional and (type(value) is not int or value < 1):
+                raise ValueError(f"{name} is {value!r}, expected a whole number, at least 1")
+        if type(self.seed) is not int or self.seed < 0:
+            raise ValueError(f"seed is {self.seed!r}, expected a whole number, at least 0")
         if self.ranking not in RANKINGS:
             raise ValueError(f"ranking is {self.ranking!r}, expected one of {', '.join(RANKINGS)}")
 
@@ -82,11 +89,13 @@ class CompressSettings:
         """Return the sizes to try for a network, from large to small; all are smaller than the network itself."""
         whole = Size.of(config)
         if self.types is not None or self.maps is not None:
-            part = (self.types or 0) / whole.types or (self.maps or 0) / whole.maps
-            near = _scaled(whole, part)
+            for name, value, most in (("types", self.types, whole.types), ("maps", self.maps, whole.maps)):
+                if value is not None and value > most:
+                    raise ValueError(f"{name} is {value}, expected at most {most}, as many as the network has")
+            near = _scaled(whole, (self.types or 0) / whole.types or (self.maps or 0) / whole.maps)
             size = Size(self.types or near.types, self.maps or near.maps)
-            if not (1 <= size.types <= whole.types and 1 <= size.maps <= whole.maps) or size == whole:
-                raise ValueError(f"the size is {size}, expected less than the {whole} of the network")
+            if size == whole:
+                raise ValueError(f"the size is {size}, that of the network itself: give fewer types or maps")
             return (size,)
         if self.speedup is not None:
             return (_with_speedup(config, self.speedup),)
@@ -152,13 +161,16 @@ class Observer:
     """Callbacks for the progress of a search.
 
     Attributes:
-        begin: called with each size before its training, and the accuracy after pruning.
+        ranked: called after each pruned network that the comparison of rankings measures, with the number of all.
+        begin: called before the training of a size, with the size, the accuracy after pruning, and the number of images
+            that both networks will see.
         teacher: called with the number of images that the dynamic network has just answered.
         progress: called after each step of the training.
         epoch: called with the accuracy on the held-out images after each epoch.
     """
 
-    begin: Callable[[Size, float], None] = lambda size, accuracy: None
+    ranked: Callable[[int], None] = lambda networks: None
+    begin: Callable[[Size, float, int], None] = lambda size, accuracy, images: None
     teacher: Callable[[int], None] = lambda images: None
     progress: Callable[[Progress], None] = lambda progress: None
     epoch: Callable[[float], None] = lambda accuracy: None
@@ -236,18 +248,13 @@ class _Search:
             folder=None if folder is None else folder / "teacher",
             observe=observer.teacher,
         )
-        self.ranking_images = [images for images, _ in batches(train.first(_RANKED), 64, view=self.view)]
+        self.ranking_images = list(batches(train.first(_RANKED), 64, view=self.view))
         self.trained: list[tuple[FastCapsNet, Step]] = []
 
     def accuracy(self, network: CapsuleNetwork, limit: int | None = None) -> float:
         """Return the accuracy on the held-out images."""
-        correct: list[int] = []
-        images = run_batches(
-            network,
-            batches(self.held_out.first(limit), 128, view=self.view),
-            lambda images, labels: correct.append(int((network.predict(images) == labels).sum())),
-        )
-        return sum(correct) / images
+        correct, images = count_correct(network, batches(self.held_out.first(limit), 128, view=self.view))
+        return correct / images
 
     def rankings(self, whole: FastCapsNet, sizes: tuple[Size, ...]) -> tuple[Ranked, ...]:
         """Return the accuracy after pruning by each ranking to each size; that of random orders is a mean."""
@@ -258,7 +265,10 @@ class _Search:
                 for by in RANKINGS:
                     seeds = range(_RANDOM_ORDERS if by == "random" else 1)
                     small = (pruned(whole, size, by, moments, seed) for seed in seeds)
-                    accuracies = [self.accuracy(network, _COMPARED) for network in small]
+                    accuracies = []
+                    for network in small:
+                        accuracies.append(self.accuracy(network, _COMPARED))
+                        self.observer.ranked(len(sizes) * _RANKED_NETWORKS)
                     yield Ranked(size, by, sum(accuracies) / len(accuracies))
 
         file = None if self.folder is None else self.folder / "rankings.json"
@@ -279,7 +289,7 @@ class _Search:
         moments = measure_moments(network, self.ranking_images) if by == "energy" else None
         small = pruned(network, size, by, moments, self.settings.seed)
         pruned_accuracy = self.accuracy(small)
-        self.observer.begin(size, pruned_accuracy)
+        self.observer.begin(size, pruned_accuracy, self.teacher.images_left(self.settings.refit.epochs))
         history = refit(
             small,
             self.teacher,
@@ -289,9 +299,8 @@ class _Search:
             accuracy=pruned_accuracy,
             observe=self.observer.progress,
         )
-        count = sum(p.numel() for name, p in small.named_parameters() if not name.startswith("decoder."))
         accuracy = max(pruned_accuracy, *(epoch.held_out_accuracy or 0.0 for epoch in history))
-        step = Step(size, count, multiply_adds(small.config), pruned_accuracy, accuracy, history)
+        step = replace(measured_step(small, accuracy), pruned_accuracy=pruned_accuracy, history=history)
         if folder is not None:
             files: dict[Path, bytes | None] = {**small.pretrained_files(folder)}
             files |= {folder / "step.json": json_bytes(asdict(step)), folder / "checkpoint.safetensors": None}
@@ -313,6 +322,12 @@ def pruned(network: FastCapsNet, size: Size, by: Ranking, moments: Moments | Non
     return prune(network, types, maps)
 
 
+def measured_step(network: FastCapsNet, accuracy: float) -> Step:
+    """Return the entry of a network that was not pruned or trained."""
+    count = sum(p.numel() for name, p in network.named_parameters() if not name.startswith("decoder."))
+    return Step(Size.of(network.config), count, multiply_adds(network.config), accuracy, accuracy, [])
+
+
 def _scaled(whole: Size, part: float) -> Size:
     maps = max(1, round(part * whole.maps))
     if maps > _MULTIPLE:
@@ -322,10 +337,10 @@ def _scaled(whole: Size, part: float) -> Size:
 
 def _with_speedup(config: CapsNetConfig, speedup: float) -> Size:
     """Return the largest size with ``speedup`` times fewer multiply-adds; types and maps are in proportion."""
-    whole, budget = Size.of(config), multiply_adds(config) / speedup
+    whole, reached = Size.of(config), 1.0
     for types in range(whole.types, 0, -1):
         size = replace(_scaled(whole, types / whole.types), types=types)
-        if multiply_adds(size.config(config)) <= budget:
+        reached = multiply_adds(config) / multiply_adds(size.config(config))
+        if reached >= speedup:
             return size
-    max_speedup = multiply_adds(config) / multiply_adds(Size(1, 1).config(config))
-    raise ValueError(f"speedup is {speedup:g}, expected at most about {max_speedup:.0f} for this network")
+    raise ValueError(f"speedup is {speedup:g}, expected at most {math.floor(reached)} for this network")

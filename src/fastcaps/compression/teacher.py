@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from fastcaps._files import write_atomically
 from fastcaps._tensors import read_tensors
 from fastcaps.data import Augmentation, Split, batches, steps_per_epoch
 from fastcaps.nn import CapsuleNetwork
-from fastcaps.nn.inference import evaluating
+from fastcaps.nn.inference import gather_batches
 from fastcaps.nn.pretrained import weights_hash
 
 
@@ -85,7 +85,7 @@ class Teacher:
         capsules = None if self.folder is None else self._stored(epoch)
         for step, (images, labels) in enumerate(self._batches(epoch, start), start):
             if capsules is None:
-                answers = self._ask(images)
+                answers = self._capsules([(images, labels)])
             else:
                 answers = capsules[step * self.batch_size : step * self.batch_size + len(labels)]
             yield Lesson(images, labels, answers.to(images.dtype))
@@ -93,23 +93,33 @@ class Teacher:
     def _batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         return batches(self.images, self.batch_size, view=self.view, shuffle_seed=self.seed, epoch=epoch, start=start)
 
-    @torch.no_grad()
-    def _ask(self, images: Tensor) -> Tensor:
-        with evaluating(self.model):
-            capsules: Tensor = self.model(images).capsules
-        self._observe(len(images))
-        return capsules
+    def images_left(self, epochs: int) -> int:
+        """Return the number of images of so many epochs, and of those among them whose capsules must be computed."""
+        views = epochs if self.views is None else min(self.views, epochs)
+        if self.folder is not None:
+            views -= sum(self._file(view).is_file() for view in range(views))
+        return (epochs + views) * len(self.images)
+
+    def _capsules(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the capsules ``(n j e)`` of the teacher for batches."""
+        capsules = gather_batches(
+            self.model, batches, lambda images, _: {"capsules": self.model(images).capsules}, observe=self._observe
+        )
+        return torch.from_numpy(capsules["capsules"])
+
+    def _file(self, epoch: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"seed-{self.seed}-epoch-{epoch}.safetensors"
 
     def _stored(self, epoch: int) -> Tensor:
         """Return the capsules ``(n j e)`` of all images in the order of an epoch; compute and cache them if missing."""
-        assert self.folder is not None
-        path, key = self.folder / f"seed-{self.seed}-epoch-{epoch}.safetensors", json.dumps(self.key)
+        path, key = self._file(epoch), json.dumps(self.key)
         try:
             metadata, tensors = read_tensors(path)
             if metadata.get("key") == key and "capsules" in tensors:
                 return tensors["capsules"]
         except (OSError, ValueError):
             pass
-        capsules = torch.cat([self._ask(images).half() for images, _ in self._batches(epoch)])
+        capsules = self._capsules(self._batches(epoch)).half()
         write_atomically({path: safetensors.torch.save({"capsules": capsules}, metadata={"key": key})})
         return capsules

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastcaps.distributed import SINGLE, World
+
+if TYPE_CHECKING:
+    from fastcaps.nn.base import CapsuleNetwork
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
@@ -41,6 +44,22 @@ def run_batches(
             images += len(labels)
             observe(len(labels))
     return images
+
+
+def count_correct(
+    model: "CapsuleNetwork", batches: Batches, *, observe: Callable[[int], None] = lambda images: None
+) -> tuple[int, int]:
+    """Return the number of images that a network classifies correctly, and the number of all.
+
+    Arguments as for `run_batches`.
+    """
+    correct = torch.tensor(0)
+
+    def step(inputs: Tensor, labels: Tensor) -> None:
+        correct.add_((model.predict(inputs) == labels).sum().cpu())
+
+    images = run_batches(model, batches, step, observe=observe)
+    return int(correct), images
 
 
 def gather_batches(

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from fastcaps.data import Split, batches
 from fastcaps.distributed import SINGLE, World
-from fastcaps.nn import CapsuleNetwork
-from fastcaps.nn.inference import run_batches
+from fastcaps.nn import CapsuleNetwork, inference
 
 
 def count_correct(
@@ -17,6 +16,7 @@ def count_correct(
     view: Callable[[Tensor], Tensor],
     batch_size: int = 256,
     world: World = SINGLE,
+    observe: Callable[[int], None] = lambda images: None,
 ) -> int:
     """Return the number of images that a network classifies correctly.
 
@@ -26,13 +26,10 @@ def count_correct(
         view: converts images to inputs, as for `fastcaps.data.batches`.
         batch_size: images per batch.
         world: processes that share the images; all get the same number.
+        observe: called with the number of images after each batch.
     """
     share = split.subset(torch.arange(len(split))[world.share(len(split))])
-    total = torch.tensor(0)
-
-    def step(images: Tensor, labels: Tensor) -> None:
-        total.add_((model.predict(images) == labels).sum().cpu())
-
-    run_batches(model, batches(share, batch_size, view=view), step)
+    correct, _ = inference.count_correct(model, batches(share, batch_size, view=view), observe=observe)
+    total = torch.tensor(correct)
     world.all_reduce(total)
     return int(total)

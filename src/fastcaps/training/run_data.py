@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastcaps._result import flattened
 from fastcaps.data.options import LoadCall
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.description import DataDescription
@@ -154,18 +155,10 @@ def _fitting(run: Path, config: CapsNetConfig, data: "DataSet") -> "DataSet":
 
 def _differences(data: "DataSet", description: DataDescription) -> str:
     """Return how a data set differs from that of a run."""
-    expected, actual = _flat(description.provenance), _flat(data.provenance)
+    expected, actual = flattened(description.provenance), flattened(data.provenance)
     differing = [name for name in actual | expected if actual.get(name) != expected.get(name)]
     words = [f"{name} is {_short(actual.get(name))}, was {_short(expected.get(name))}" for name in differing]
     return "; ".join([f"fingerprint {data.fingerprint[:12]}…, the run has {description.fingerprint[:12]}…", *words])
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested entries under names such as ``files.train``."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 Adam with its default moments. The learning rate rises linearly over the first steps, because the first updates of
 Adam move all weights of a class capsule in the same direction at once, and Max-Min adds them all up; then it decays,
-exponentially or along a cosine, to a given fraction of itself at the last step.
+exponentially, linearly or along a cosine, to a given fraction of itself at the last step.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from fastcaps._result import Record, ShortRepr
 from fastcaps.data.registry import SETS
 from fastcaps.training._renamed import renamed_fields, warn_renamed
 
-Decay = Literal["exponential", "cosine"]
+Decay = Literal["exponential", "cosine", "linear"]
 Loss = Literal["margin", "cross_entropy"]
 
 # Groups of options on the command line.
@@ -51,7 +51,7 @@ class TrainSettings(ShortRepr, Record):
         seed: seed of initial weights, order and augmentation.
         learning_rate: highest learning rate of Adam.
         final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
-        decay: how the learning rate gets there: exponential, or cosine, which stays high for longer.
+        decay: how the learning rate gets there: exponential, linear, or cosine, which stays high for longer.
         warmup: steps over which the learning rate rises, at most a third of all (default: 100, or by data set).
         validation: fraction of the training images to hold out, or their number (default: none).
         test_every: epochs between evaluations on the test images, which decide nothing; 0 for never.
@@ -107,13 +107,15 @@ class TrainSettings(ShortRepr, Record):
             value = getattr(self, name)
             if type(value) is not int or not minimum <= value < 2**63:
                 raise ValueError(f"{name} is {value!r}, expected a whole number, at least {minimum}, below 2^63")
-        for name in ("learning_rate", "final_rate", "sharpness"):
+        # A rate of 0 can't be reached exponentially.
+        positive = ("learning_rate", "sharpness", *(("final_rate",) if self.decay == "exponential" else ()))
+        for name in positive:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
         for name, known in {"decay": get_args(Decay), "loss": get_args(Loss)}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(known)}")
-        for name in ("reconstruction_weight", "negative_weight"):
+        for name in ("final_rate", "reconstruction_weight", "negative_weight"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number, at least 0")
         if not 0 <= self.negative_margin < self.positive_margin <= 1:
@@ -188,6 +190,8 @@ class TrainSettings(ShortRepr, Record):
         done = step / max(steps - 1, 1)
         if self.decay == "cosine":
             left = self.final_rate + (1 - self.final_rate) * (1 + math.cos(math.pi * done)) / 2
+        elif self.decay == "linear":
+            left = self.final_rate + (1 - self.final_rate) * (1 - done)
         else:
             left = math.pow(self.final_rate, done)
         return self.learning_rate * rising * left

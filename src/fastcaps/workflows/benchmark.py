@@ -15,6 +15,8 @@ from fastcaps.benchmark.results import Answers, Benchmark
 from fastcaps.benchmark.settings import Settings
 from fastcaps.compression import Size
 from fastcaps.data import batches
+from fastcaps.master import fold
+from fastcaps.nn import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
 from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
@@ -22,6 +24,11 @@ from fastcaps.workflows.exporting import calibration_images
 
 # Images per batch when answers are compared.
 _BATCH = 64
+# What a compressed network has in common with the whole one.
+_SHAPE = (
+    "height", "width", "channels", "classes", "stem_layers", "stem_kernel", "stem_stride", "primary_kernel",
+    "primary_stride", "lower_dimension", "class_dimension",
+)  # fmt: skip
 
 
 def bench(
@@ -56,12 +63,12 @@ def bench(
         own = Settings.for_network(opened.about.config)
         settings = dataclasses.replace(settings, config=own.config, growth=own.growth)
     network = None if opened is None else {"run": str(run), "weights_sha256": weights_hash(opened.model())}
-    if compressed is not None:
-        small = open_run(compressed)
-        settings = dataclasses.replace(settings, compressed=Size.of(small.about.config))
+    small = None if compressed is None else open_run(compressed)
+    if small is not None:
+        settings = dataclasses.replace(settings, compressed=_size(small, settings.config))
         network = {**(network or {}), "compressed": str(compressed)}
     settings = dataclasses.replace(settings, memory=settings.memory and can_measure_memory())
-    answers = None if opened is None or check_images is None else _answers(opened, check_images, execution)
+    answers = None if opened is None or check_images is None else _answers(opened, small, check_images, execution)
     with progress_bar("measuring", settings.turns) as observe:
         measured = inference.bench(settings, observe)
     result = dataclasses.replace(measured, command=execution.command, answers=answers, network=network)
@@ -71,10 +78,26 @@ def bench(
     return result
 
 
-def _answers(run: Run, count: int, execution: Execution) -> tuple[Answers, ...]:
+def _size(run: Run, config: CapsNetConfig) -> Size:
+    """Return the size of a compressed network; raise if it differs from the whole network in more than its size."""
+    size = Size.of(run.about.config)
+    expected = size.config(config)
+    for name in _SHAPE:
+        own, other = getattr(run.about.config, name), getattr(expected, name)
+        if own != other:
+            raise ValueError(
+                f"the network of {run.folder} has {name} {own}, the whole one {other}: expected a network that was "
+                "compressed from it"
+            )
+    return size
+
+
+def _answers(run: Run, small: Run | None, count: int, execution: Execution) -> tuple[Answers, ...]:
     """Return how the answers of the engines differ on the first ``count`` test images of a run."""
     model, master, data = run.model(), run.master(), execution.load_data(run)
     middle, tests = data.augmentation.middle, data.test.first(count)
     with progress_bar("comparing", len(tests)) as observe:
         calibration = calibration_images(run, data)
-        return agreement(model, master.values, batches(tests, _BATCH, view=middle), calibration, observe)
+        compressed = None if small is None else fold(small.model(), small.master())
+        images = batches(tests, _BATCH, view=middle)
+        return agreement(model, master.values, images, calibration, compressed, observe)

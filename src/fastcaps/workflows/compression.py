@@ -10,22 +10,21 @@ from typing import Any, Unpack
 
 import torch
 
-from fastcaps._figure import Figure
 from fastcaps._files import json_bytes, recover, write_atomically
-from fastcaps._json import read_json
 from fastcaps._machine import Machine
 from fastcaps._progress import progress_bar, say
-from fastcaps._result import Record
+from fastcaps._result import Record, flattened
 from fastcaps.analysis.figures import figure_bytes
-from fastcaps.benchmark.engines import EFFICIENT
+from fastcaps.benchmark.size_figure import size_figure
 from fastcaps.benchmark.sizes import time_networks
 from fastcaps.compression import Compressed, CompressSettings, Observer, Size
 from fastcaps.compression import compress as compress_network
-from fastcaps.compression.results import CompressionResult, NetworkTime
+from fastcaps.compression.results import CompressionResult
+from fastcaps.compression.search import measured_step
 from fastcaps.data import DataSet, Split
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.master.uniform import uniform_coefficients
-from fastcaps.nn import CapsNet, FastCapsNet
+from fastcaps.nn import CapsNet, CapsuleNetwork, FastCapsNet
 from fastcaps.nn.meta import without_weights
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.accuracy import count_correct
@@ -63,83 +62,125 @@ def compress(
     execution = replace(Execution(device="cpu"), **options)
     execution.select_device()
     model, master = source.model(), source.master(coefficients)
+    settings.sizes(model.config)  # raises before anything is read or written
     identity = _Search(weights_hash(model), master.values_hash, settings)
     target = Run(Path(folder))
     _check_folder(target.folder, identity, resume)
+    data = execution.load_data(source)
+    job = _Job(source, target, model, master, settings, data, *_split(source, data, settings), execution.command)
     with target.locked():
-        _check_folder(target.folder, identity, resume)  # again under the lock: another process may have written
+        _check_folder(target.folder, identity, resume)  # another process may have been faster
         if not (target.folder / _SETTINGS).is_file():
             write_atomically({target.folder / _SETTINGS: json_bytes(identity.to_dict())})
-        return _compress(source, target, model, master, settings, execution)
+        try:
+            return _compress(job)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted: the same call with resume=True resumes the search") from None
 
 
-def _compress(
-    source: Run,
-    target: Run,
-    model: CapsNet,
-    master: MasterCoefficients,
-    settings: CompressSettings,
-    execution: Execution,
-) -> CompressionResult:
-    begun, search = time.monotonic(), target.folder / "search"
-    data = execution.load_data(source)
-    split, validation = _split(source, data, settings)
-    accuracy = count_correct(model, split[1], data.augmentation.test_view) / len(split[1])
-    seen = not source.settings.validation
-    # A network is too accurate on images that it was trained on.
-    reference = min(accuracy, _test_accuracy(source) or accuracy) if seen else accuracy
-    with _ProgressDisplay(settings, len(split[0])) as display:
+@dataclass(frozen=True)
+class _Job:
+    """A search: its run, network and coefficients, where the result goes, and the images."""
+
+    source: Run
+    target: Run
+    model: CapsNet
+    master: MasterCoefficients
+    settings: CompressSettings
+    data: DataSet
+    split: tuple[Split, Split]
+    validation: HeldOut
+    command: str | None
+
+    def accuracy(self, network: CapsuleNetwork, name: str) -> float:
+        """Return the accuracy of a network on the held-out images."""
+        held_out = self.split[1]
+        with progress_bar(f"held-out images, {name}", len(held_out)) as observe:
+            return count_correct(network, held_out, self.data.augmentation.test_view, observe=observe) / len(held_out)
+
+
+def _compress(job: _Job) -> CompressionResult:
+    begun, search = time.monotonic(), job.target.folder / "search"
+    folded = fold(job.model, job.master)
+    accuracy, whole = job.accuracy(job.model, "dynamic routing"), job.accuracy(folded, "folded")
+    seen = not job.source.settings.validation
+    # A network that was trained on these images knows them better than others.
+    test_accuracy = _test_accuracy(job.source) if seen else None
+    reference = accuracy if test_accuracy is None else min(accuracy, test_accuracy)
+    with _Shown(job.settings.batch_size) as shown:
         compressed = compress_network(
-            model, data, master, settings, split=split, reference=reference, folder=search, observer=display.observer
+            job.model,
+            job.data,
+            job.master,
+            job.settings,
+            split=job.split,
+            reference=reference,
+            folder=search,
+            observer=shown.observer,
         )
     networks = {str(step.size): _read(search, step.size) for step in compressed.steps}
+    say(f"measuring the times of {len(networks) + 1} networks")
     result = CompressionResult(
-        run=run_name(source),
-        folder=str(target.folder),
-        command=execution.command,
-        settings=settings,
+        run=run_name(job.source),
+        folder=str(job.target.folder),
+        command=job.command,
+        settings=job.settings,
         size=compressed.step.size,
-        whole=Size.of(model.config),
-        met=compressed.drop <= settings.max_drop + 1e-9,
+        whole=Size.of(job.model.config),
+        whole_network=measured_step(folded, whole),
+        met=compressed.drop <= job.settings.max_drop + 1e-9,
         reference=reference,
+        reference_images="held-out" if reference == accuracy else "test",
         source_accuracy=accuracy,
-        held_out=len(split[1]),
+        held_out=len(job.split[1]),
         seen=seen,
         steps=compressed.steps,
         rankings=compressed.rankings,
-        times=time_networks({"whole": fold(model, master), **networks}),
+        times=time_networks({"whole": folded, **networks}),
         seconds=round(time.monotonic() - begun, 1),
     )
-    _write_run(target, source, data, compressed, result, validation)
-    shutil.rmtree(search / "teacher", ignore_errors=True)  # large; recomputed if needed
+    _write_run(job, compressed, result)
+    shutil.rmtree(search / "teacher", ignore_errors=True)  # large, and computed again where it is needed
     return result
 
 
-class _ProgressDisplay:
-    """Progress on stderr: per size a bar that counts the images of teacher and student, and a line per epoch."""
+class _Shown:
+    """Progress on stderr: a bar for the rankings, one per size, of the images that networks see; a line per epoch."""
 
-    def __init__(self, settings: CompressSettings, images: int) -> None:
-        epochs = settings.refit.epochs
-        self._images = (epochs + min(settings.views, epochs)) * images
-        self._bars = ExitStack()
-        self._observe: Callable[[int], None] = lambda images: None
+    def __init__(self, batch_size: int) -> None:
+        self._bar = ExitStack()
+        self._observe: Callable[[int], None] | None = None
         self.observer = Observer(
+            ranked=self._ranked,
             begin=self._begin,
-            teacher=lambda images: self._observe(images),
-            progress=lambda progress: self._observe(settings.batch_size),
+            teacher=self._add,
+            progress=lambda progress: self._add(batch_size),
             epoch=lambda accuracy: say(f"held-out images: {accuracy:.2%}"),
         )
 
-    def __enter__(self) -> "_ProgressDisplay":
+    def __enter__(self) -> "_Shown":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._bars.close()
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
 
-    def _begin(self, size: Size, accuracy: float) -> None:
-        self._bars.close()
+    def _start(self, task: str, total: int) -> None:
+        self._bar.close()
+        self._observe = self._bar.enter_context(progress_bar(task, total))
+
+    def _add(self, count: int) -> None:
+        if self._observe is not None:
+            self._observe(count)
+
+    def _ranked(self, networks: int) -> None:
+        if self._observe is None:
+            self._start("comparing rankings", networks)
+        self._add(1)
+
+    def _begin(self, size: Size, accuracy: float, images: int) -> None:
+        self._bar.close()
         say(f"{size}: {accuracy:.2%} on held-out images after pruning")
-        self._observe = self._bars.enter_context(progress_bar(f"training {size}", self._images))
+        self._start(f"training {size}", images)
 
 
 @dataclass(frozen=True)
@@ -161,11 +202,11 @@ def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
         return
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
-    stored, identity = read_json(file, dict[str, Any]), search.to_dict()
+    stored, own = flattened(_Search.load(file).to_dict()), flattened(search.to_dict())
     # Another max_drop only changes which of the same networks is chosen.
-    different = [name for name in identity if name != "max_drop" and stored.get(name) != identity[name]]
+    different = [name for name in own if name != "max_drop" and stored.get(name) != own[name]]
     if different:
-        words = "; ".join(f"{name} was {stored.get(name)}, now {identity[name]}" for name in different)
+        words = "; ".join(f"{name} was {stored.get(name)}, now {own[name]}" for name in different)
         raise ValueError(f"{folder} is of another search ({words}): resume with the same, or choose another folder")
 
 
@@ -195,7 +236,7 @@ def _read(search: Path, size: Size) -> FastCapsNet:
     return FastCapsNet.from_pretrained(search / f"{size.types}-types-{size.maps}-maps")
 
 
-def unfolded(network: FastCapsNet) -> CapsNet:
+def as_capsnet(network: FastCapsNet) -> CapsNet:
     """Return a dynamic network from which folding uniform coefficients gives this folded network."""
     config = network.config
     with without_weights():
@@ -208,19 +249,12 @@ def unfolded(network: FastCapsNet) -> CapsNet:
     return model.eval()
 
 
-def _write_run(
-    target: Run,
-    source: Run,
-    data: DataSet,
-    compressed: Compressed,
-    result: CompressionResult,
-    validation: HeldOut,
-) -> None:
+def _write_run(job: _Job, compressed: Compressed, result: CompressionResult) -> None:
     """Write everything that makes the folder a run, in one transaction."""
-    model = unfolded(compressed.network)
+    target, model = job.target, as_capsnet(compressed.network)
     model.provenance = {
-        **source.model().provenance,
-        "compressed_from": {"run": result.run, "weights": weights_hash(source.model()), "size": asdict(result.size)},
+        **job.model.provenance,
+        "compressed_from": {"run": result.run, "weights": weights_hash(job.model), "size": asdict(result.size)},
         "versions": versions(),
     }
     master = replace(uniform_coefficients(model.config), trained_with=weights_hash(model))
@@ -229,23 +263,12 @@ def _write_run(
         target.master_file: master.to_bytes(),
         **fold(model, master).pretrained_files(target.fast_folder),
         target.folder / "compress.json": json_bytes(result.to_dict()),
-        target.folder / "compress.png": figure_bytes(figure(result)),
+        target.folder / "compress.png": figure_bytes(size_figure(result)),
     }
-    refit = result.settings.refit
-    settings = TrainSettings(
-        epochs=refit.epochs,
-        batch_size=result.settings.batch_size,
-        learning_rate=refit.learning_rate,
-        warmup=0,
-        loss="cross_entropy",
-        sharpness=refit.sharpness,
-        reconstruction_weight=0.0,
-        **validation,
-    )
     about = RunDescription(
         command=result.command or "",
-        data=replace(source.about.data, train=len(data.train) - result.held_out, validation=result.held_out),
-        settings=settings,
+        data=replace(job.source.about.data, train=len(job.split[0]), validation=result.held_out),
+        settings=_train_settings(result.settings, job.validation),
         config=model.config,
         convolution=model.primary.convolution,
         fixed_coefficients=True,
@@ -260,29 +283,18 @@ def _write_run(
     target.write_about(about, files)
 
 
-def figure(result: CompressionResult) -> Figure:
-    """Draw accuracy on the held-out images against milliseconds per image: a point per size."""
-    batches = list(dict.fromkeys(time.batch for time in result.times))
-    drawing = Figure(figsize=(5.5 * len(batches), 4.5), layout="constrained")
-    accuracies = {str(step.size): step.accuracy for step in result.steps} | {"whole": result.source_accuracy}
-    for number, batch in enumerate(batches):
-        panel = drawing.add_subplot(1, len(batches), number + 1)
-        for engine in dict.fromkeys(t.engine for t in result.times):
-            own = [t for t in result.times if (t.batch, t.engine) == (batch, engine)]
-            points = [(t.ms_per_image, 100 * accuracies[t.network], t.network) for t in own if t.network in accuracies]
-            (line,) = panel.plot([x for x, _, _ in points], [y for _, y, _ in points], "o", label=engine)
-            for x, y, words in points:
-                panel.annotate(words, (x, y), (4, 4), textcoords="offset points", fontsize=7)
-            _mark_other(panel, [t for t in own if t.network == EFFICIENT], line.get_color())
-        panel.axhline(100 * result.reference - result.settings.max_drop, linestyle=":", color="gray")
-        panel.set_xscale("log")
-        panel.set_xlabel(f"ms per image, batch {batch}")
-        panel.set_ylabel(f"accuracy on {result.held_out:,} held-out images, %")
-        panel.legend(fontsize=8)
-    return drawing
-
-
-def _mark_other(panel: Any, times: list[NetworkTime], color: Any) -> None:
-    """Draw a line at the time of Efficient-CapsNet, whose accuracy is not measured here."""
-    for one in times:
-        panel.axvline(one.ms_per_image, linestyle="--", color=color, label=f"{EFFICIENT}, {one.engine}")
+def _train_settings(settings: CompressSettings, validation: HeldOut) -> TrainSettings:
+    """Return the settings of the training after pruning, as far as those of ordinary runs can tell them."""
+    refit = settings.refit
+    return TrainSettings(
+        epochs=refit.epochs,
+        batch_size=settings.batch_size,
+        learning_rate=refit.learning_rate,
+        decay="linear",
+        final_rate=0.0,
+        loss="cross_entropy" if refit.label_weight or not refit.margin_weight else "margin",
+        sharpness=refit.sharpness,
+        reconstruction_weight=0.0,
+        distill=bool(refit.length_weight or refit.capsule_weight),
+        **validation,
+    )
