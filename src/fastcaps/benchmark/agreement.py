@@ -1,4 +1,4 @@
-"""Whether all engines answer alike: a trained network on real images, against ordinary convolution in float64."""
+"""Check that all engines agree: a trained network on real images, compared with ordinary convolution in float64."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ from fastcaps.benchmark.results import Answers
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsuleNetwork
 
-# Each with the network that is its reference.
+# The engines, each with the network that is its reference.
 COMPARED = {
     PLAIN: "dynamic",
     DYNAMIC: "dynamic",
@@ -50,14 +50,14 @@ def agreement(
     calibration: Sequence[Tensor],
     observe: Callable[[int], None] = lambda images: None,
 ) -> tuple[Answers, ...]:
-    """Return for each engine how its answers differ from the reference's.
+    """Return how the answers of each engine differ from those of the reference.
 
     Args:
         model: a trained network.
-        coefficients: of its folded network, ``(i j)``.
+        coefficients: coefficients ``(i j)`` of its folded network.
         tests: batches of test images, bytes ``(b c h w)``, and labels ``(b)``.
         calibration: batches of training images, bytes, for int8.
-        observe: told how many images were just done.
+        observe: called with the number of images after each batch.
     """
     references = {"dynamic": _exact(model), "fast": _exact(fold(model, coefficients))}
     networks = Networks(model.config, trained=(model, coefficients), calibration=tuple(calibration))
@@ -74,7 +74,7 @@ def agreement(
 
 @dataclass
 class _Counts:
-    """What an engine answered so far."""
+    """Counts of the answers of an engine so far."""
 
     engine: Engine
     images: int = 0
