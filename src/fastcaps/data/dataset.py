@@ -299,7 +299,7 @@ class DataSet:
         return dataclasses.replace(self, class_names=tuple(class_names), train=train, test=test)
 
     def config(self, **changes: Any) -> CapsNetConfig:
-        """Return the configuration of a network for these images: the paper's network where it has one.
+        """Return the configuration of a network for these images: the paper's network if there is one for them.
 
         Args:
             changes: entries of the configuration, and ``stem`` as for `CapsNetConfig.for_images`, ``"auto"`` by

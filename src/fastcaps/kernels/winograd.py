@@ -442,7 +442,7 @@ def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice
 def _windows(maps: Tensor, plan: _Plan, workspace: Workspace) -> Tensor:
     """Return the window of each tile in maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
 
-    Maps that lie in memory as ``(h w b c)`` and make one tile are returned as they are.
+    Maps that are stored as ``(h w b c)`` and have the size of one window are not copied.
     """
     b, c, h, w = maps.shape
     side = plan.window

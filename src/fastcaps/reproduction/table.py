@@ -277,7 +277,7 @@ def _paired(comparison: Comparison | None) -> str:
 
 
 def format_difference(difference: float, interval: tuple[float, float] | None) -> str:
-    """Return a difference of accuracies in points, with its interval where there is one."""
+    """Return a difference of accuracies in points, with its interval if there is one."""
     if interval is None:
         return _signed(100 * difference)
     low, high = (_signed(100 * end) for end in interval)

@@ -91,7 +91,7 @@ class CapsNetMetadata(Metadata):
 
     Attributes:
         config: configuration of the network.
-        background: brightness of the edge of the training images, between 0 and 1; None where it means nothing.
+        background: brightness of the edge of the training images, between 0 and 1; None if it does not apply.
         provenance: provenance of the network.
     """
 

@@ -93,7 +93,7 @@ class Predictor:
         precision: ``"float32"`` or ``"int8"``.
         input_shape: shape of one input, ``(c, h, w)`` for images.
         image: how a picture becomes an input; None if inputs are not images.
-        background: brightness of the edge of the training images, between 0 and 1; None where it means nothing.
+        background: brightness of the edge of the training images, between 0 and 1; None if it does not apply.
         config: configuration of a `CapsNet`; None for another module.
         about: all metadata of the file, with provenance and measured accuracy.
     """

@@ -33,7 +33,7 @@ class ServedModel:
         engine: name of the engine that computes it, for display.
         image: how a picture becomes an input.
         class_names: names of the classes, in the order of the lengths.
-        background: brightness of the edge of the training images; None where it means nothing.
+        background: brightness of the edge of the training images; None if it does not apply.
         card: all information about it, as JSON.
         predictor: predictor for inference without PyTorch; None for a run folder without an exported file.
         folder: folder of the run, for what needs PyTorch; None for a bare file, or if PyTorch is not installed.
