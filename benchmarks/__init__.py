@@ -1,1 +1,1 @@
-"""Benchmarks: what ``make bench`` runs. Ratios side by side in one run, never numbers alone."""
+"""Benchmarks that ``make bench`` runs. They compare alternatives in one run; absolute numbers alone mean little."""

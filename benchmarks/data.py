@@ -1,4 +1,4 @@
-"""What a batch costs beside a training step: taking images and augmenting them, as of MNIST and of CIFAR-10."""
+"""Cost of a batch relative to a training step: reading and augmenting images, as of MNIST and of CIFAR-10."""
 
 from functools import partial
 

@@ -1,8 +1,9 @@
 """One and two processes on this machine: a training step, a pass of accumulation, the exchange alone; and a model.
 
-Each measurement is a job of its own, started by torchrun as a user does. The model says what more machines would give:
+Each measurement is a separate job, started by torchrun as a user does. The model predicts the time with more machines:
 a step takes ``C / R + 2 (R − 1) / R · G / W``, with C the time of one process for the whole batch, G the bytes of the
-gradient, W the bytes per second between two machines. It counts nothing as overlapping, and no wait for the slowest.
+gradient, W the bytes per second between two machines. It assumes that nothing overlaps, and that no process waits for
+the slowest.
 """
 
 import json
@@ -27,7 +28,7 @@ from fastcaps.training import CallbackLogger, Trainer, TrainSettings
 from fastcaps.training.accumulation import accumulate_split
 
 STEPS, TURNS = 8, 3
-# Processes and threads of each.
+# Number of processes, and threads per process.
 JOBS = [(1, 1), (1, 2), (2, 1)]
 RANKS = [2, 4, 8, 16, 32]
 # Bytes per second of a network, by its name.
@@ -37,7 +38,7 @@ NETWORKS = {"1 Gbit/s": 0.125e9, "10 Gbit/s": 1.25e9, "25 Gbit/s": 3.125e9}
 def main() -> None:
     compute = {}
     for shape in SHAPES:
-        # They take turns, so that a busy moment falls on all of them.
+        # They take turns, so that other load affects all of them.
         turns = [{job: _run(shape, *job) for job in JOBS} for _ in range(TURNS)]
         medians = {
             job: {key: statistics.median(turn[job][key] for turn in turns) for key in turns[0][job]} for job in JOBS
@@ -78,11 +79,11 @@ def main() -> None:
 
 
 def expected(seconds: float, gradient: float) -> tuple[list[str], list[list[str]]]:
-    """Return what the model says of several networks and numbers of processes, as head and rows of a table.
+    """Return the predictions of the model for several networks and numbers of processes, as head and rows of a table.
 
     Args:
-        seconds: of one process for ``B`` images.
-        gradient: bytes.
+        seconds: time of one process for ``B`` images.
+        gradient: bytes of the gradient.
     """
     rows = []
     for name, bandwidth in NETWORKS.items():
@@ -93,11 +94,11 @@ def expected(seconds: float, gradient: float) -> tuple[list[str], list[list[str]
 
 
 def efficiency(compute: float, gradient: float, ranks: int, bandwidth: float) -> float:
-    """Return the share of ``ranks`` times the speed that the model above expects.
+    """Return the parallel efficiency that the model predicts: the speedup divided by ``ranks``.
 
     Args:
         compute: seconds of one process for the whole batch.
-        gradient: bytes.
+        gradient: bytes of the gradient.
         ranks: number of processes, each on a machine of its own.
         bandwidth: bytes per second between them.
     """
@@ -161,7 +162,7 @@ def _measure(world: World, shape: str, threads: int) -> dict[str, float]:
 
 
 def peak_bytes() -> float:
-    """Return the most memory that this process has had; 0 where the system doesn't tell."""
+    """Return the peak memory of this process; 0 if the system doesn't report it."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0.0

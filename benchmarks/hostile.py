@@ -1,4 +1,4 @@
-"""Requests that nobody sends by accident: mutated pictures, bodies, headers and lines, bombs, slow senders."""
+"""Hostile requests: mutated pictures, bodies, headers and lines, bombs, slow senders."""
 
 import asyncio
 import base64
@@ -16,7 +16,7 @@ from PIL import Image
 
 from benchmarks.http_load import read_response
 
-# Seconds after which a request that may be incomplete is ended by its sender, and after which a server hangs.
+# Seconds after which the sender ends a request that may be incomplete, and after which a server counts as hanging.
 _PATIENCE, _HANGS = 1.0, 60.0
 _BOUNDARY = b"limit"
 
@@ -30,13 +30,13 @@ class Hostile:
 
 
 def hostile_requests(pictures: Sequence[bytes], path: str, count: int, seed: int) -> list[Hostile]:
-    """Return so many requests, the same for the same seed.
+    """Return ``count`` requests, the same for the same seed.
 
     Args:
         pictures: valid PNG files to start from.
-        path: that takes them.
+        path: path that accepts pictures.
         count: number of requests.
-        seed: of the choices.
+        seed: seed of the random choices.
     """
     generator = random.Random(seed)
     bombs = _bombs()
@@ -170,7 +170,7 @@ def _mutated(generator: random.Random, content: bytes) -> bytes:
 
 
 def _bombs() -> list[bytes]:
-    """Small files with many pixels, or with much text."""
+    """Return small files with many pixels, or with much text."""
     bombs = []
     for format_, size in (("PNG", (4000, 4000)), ("GIF", (5000, 5000)), ("WEBP", (6000, 6000)), ("JPEG", (3000, 3000))):
         file = io.BytesIO()

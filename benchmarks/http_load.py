@@ -1,4 +1,4 @@
-"""Many HTTP clients in one process, on connections that are kept open; what came back, and how long it took."""
+"""Many HTTP clients in one process, with keep-alive connections; records answers and response times."""
 
 import asyncio
 import json
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-# A server that has not answered by then hangs.
+# Seconds after which a server without an answer counts as hanging.
 _SECONDS = 300.0
 
 
 @dataclass
 class Load:
-    """What clients saw.
+    """The results of all clients.
 
     Attributes:
-        answers: for each request that was answered with 200 its number and the document.
-        seconds: from the first byte sent to the last received, for each of them.
+        answers: number and document of each request that was answered with 200.
+        seconds: time from the first byte sent to the last received, for each answer.
         refused: requests that were answered with another status, by status; they were not sent again.
         retried: answers with 503 after which a client waited and tried again.
         lost: requests without an answer although the connection had been accepted.
-        unsent: requests that no connection could be had for, or that the server closed before any of it was sent.
-        duration: seconds of the whole.
+        unsent: requests without a connection, or whose connection the server closed before anything was sent.
+        duration: total seconds.
     """
 
     answers: list[tuple[int, Any]] = field(default_factory=list, repr=False)
@@ -35,7 +35,7 @@ class Load:
     duration: float = 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return milliseconds that so many percent of the answers took at most."""
+        """Return a percentile of the response times in milliseconds."""
         ordered = sorted(self.seconds)
         return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
@@ -48,15 +48,15 @@ class Load:
 async def run_load(
     address: str, path: str, bodies: Sequence[bytes], *, requests: int, clients: int, retry: bool = True
 ) -> Load:
-    """Send requests from so many clients at once, each its next when the one before is answered.
+    """Send requests from ``clients`` concurrent clients; each sends its next request after the last answer.
 
     Args:
-        address: of the server.
-        path: to send to.
+        address: address of the server.
+        path: path to send to.
         bodies: request number n has body ``n % len(bodies)``.
         requests: number of requests.
         clients: number of connections.
-        retry: send a request again after 503, when the server says.
+        retry: whether to send a request again after 503, after the time that the server requests.
     """
     load, numbers = Load(), iter(range(requests))
     begun = time.perf_counter()

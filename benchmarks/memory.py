@@ -25,7 +25,7 @@ def network(kind: str, batch: int) -> Callable[[], object]:
     }
     run = runs[kind]
     small = images[:2]
-    model(small)  # what libraries set up once is not the batch's
+    model(small)  # warmup: what libraries allocate once must not be counted
     fast(small)
     return run
 

@@ -1,4 +1,4 @@
-"""The routing layer alone, at the MNIST shape, batch 128: closed gradient against autograd, folded against routed."""
+"""The routing layer alone, MNIST shape, batch 128: closed-form gradient against autograd, folded against routed."""
 
 from collections.abc import Callable
 

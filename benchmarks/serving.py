@@ -27,10 +27,10 @@ from fastcaps.data.idx import decode
 from fastcaps.serving import open_model
 
 CLIENTS, REQUESTS = 1_000, 20_000
-# For servers that are slower.
+# Number of requests for slower servers.
 FEWER = 2_000
 HOSTILE = 10_000
-# The compressed network, under the name of the other.
+# The compressed network, served under the name of the other.
 COMPRESSED = "mnist=mnist-small"
 PREDICT = "/v1/models/mnist/predict"
 SERVE = [sys.executable, "-m", "fastcaps", "serve", "mnist", "--port", "0", "--no-page"]
@@ -52,7 +52,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def server(command: Sequence[str], **options: Any) -> Iterator[Server]:
-    """Start a server that prints its address, and stop it; options as for `subprocess.Popen`."""
+    """Start a server that prints its address, and stop it afterwards; options as for `subprocess.Popen`."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
         assert process.stdout is not None
         try:
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def loaded(address: str, digits: Sequence[bytes], requests: int) -> Load:
-    """Send requests from all clients, of which none may be lost."""
+    """Send requests from all clients; none may be lost."""
     load = asyncio.run(run_load(address, PREDICT, digits, requests=requests, clients=CLIENTS))
     assert load.lost == load.unsent == 0, load
     assert not load.refused, load.refused
@@ -104,7 +104,7 @@ def loaded(address: str, digits: Sequence[bytes], requests: int) -> Load:
 
 
 def overload(digits: Sequence[bytes]) -> None:
-    """A short queue: what doesn't fit is refused at once."""
+    """Overload a short queue: requests that don't fit are refused at once."""
     with server([*SERVE, "--queue", "64"]) as running:
         load = asyncio.run(run_load(running.address, PREDICT, digits, requests=5_000, clients=CLIENTS, retry=False))
     assert load.lost == load.unsent == 0, load
@@ -113,7 +113,7 @@ def overload(digits: Sequence[bytes]) -> None:
 
 
 def terminate(digits: Sequence[bytes], expected: Sequence[list[float]]) -> None:
-    """SIGTERM in the middle of the load."""
+    """Send SIGTERM under load."""
     with server([*SERVE, "--queue", "2000", "--timeout", "60"]) as running:
         threading.Timer(2.0, running.process.send_signal, (signal.SIGTERM,)).start()
         load = asyncio.run(run_load(running.address, PREDICT, digits, requests=REQUESTS, clients=CLIENTS))
@@ -126,7 +126,7 @@ def terminate(digits: Sequence[bytes], expected: Sequence[list[float]]) -> None:
 
 
 def fuzz(digits: Sequence[bytes]) -> None:
-    """Hostile requests, then an ordinary one."""
+    """Send hostile requests, then an ordinary one."""
     requests = hostile_requests(digits, PREDICT, HOSTILE, seed=0)
     outcomes: Counter[str] = Counter()
     # The exported file alone, so that no request loads PyTorch, which would look like growth.

@@ -1,4 +1,4 @@
-"""What fastcaps serve is compared with: FastAPI around the PyTorch network with dynamic routing."""
+"""The alternative to fastcaps serve: FastAPI around the PyTorch network with dynamic routing."""
 
 import io
 import socket

@@ -31,7 +31,7 @@ _USES = {
 }
 
 
-# How the learning rate falls, where it isn't as usual.
+# Description of the decay of the learning rate, unless it is the default.
 _DECAYS = {"exponential": "", "cosine": "along a cosine "}
 
 

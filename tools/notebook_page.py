@@ -1,4 +1,4 @@
-"""A notebook as a page of Markdown: its text, its code, and what the code showed. For the site and for tests."""
+"""Convert a notebook to a page of Markdown: its text, its code, and its outputs. For the site and for tests."""
 
 import html
 import json
@@ -22,7 +22,7 @@ def code_cells(notebook: Notebook) -> list[dict[str, Any]]:
 
 
 def texts(cell: dict[str, Any]) -> list[str]:
-    """Return everything that a cell showed but its pictures: what was printed, values, tables as HTML, errors."""
+    """Return all outputs of a cell but pictures: printed text, values, tables as HTML, errors."""
     shown: list[str] = []
     for output in cell["outputs"]:
         shown += ["".join(output["text"])] if "text" in output else []
@@ -32,7 +32,7 @@ def texts(cell: dict[str, Any]) -> list[str]:
 
 
 def to_markdown(notebook: Notebook) -> str:
-    """Return the cells in their order; an output follows its code, a value in the form that says most."""
+    """Return the cells in their order; an output follows its code, a value in its richest format."""
     parts = []
     for cell in notebook["cells"]:
         if cell["cell_type"] == "markdown":

@@ -1,8 +1,8 @@
 """Run the notebooks in ``examples`` and store their outputs: ``python -m tools.notebooks [NAME…]``.
 
 Each runs in a new kernel and an empty folder, without a data folder and without a cache, so that it can't depend on
-files of this machine. What differs from run to run without a meaning is left out: times of execution, progress, the
-description of the kernel. Cells keep their ids. A test checks what is stored with `problems`.
+files of this machine. Differences between runs without meaning are removed: execution times, progress, the description
+of the kernel. Cells keep their ids. A test checks what is stored with `problems`.
 """
 
 import ast
@@ -62,7 +62,7 @@ def execute(notebook: Notebook) -> Notebook:
 
 
 def normalized(notebook: Notebook) -> Notebook:
-    """Return a notebook without what differs from run to run, with small pictures."""
+    """Return a notebook without meaningless differences between runs, with small pictures."""
     cells = []
     for cell in notebook["cells"]:
         tags = cell["metadata"].get("tags")
@@ -94,14 +94,14 @@ def _output(output: dict[str, Any]) -> dict[str, Any]:
 
 
 def _small(picture: str) -> str:
-    """Return a PNG in base64 with a palette; one that has a palette stays as it is."""
+    """Return a PNG in base64 with a palette; one that has a palette is unchanged."""
     content = base64.b64decode(picture)
     has_palette = Image.open(io.BytesIO(content)).mode == "P"
     return base64.b64encode(content if has_palette else small_png(content)).decode()
 
 
 def _is_progress(output: dict[str, Any]) -> bool:
-    """Return whether an output is a finished progress bar, or lines on stderr that are no warning."""
+    """Return whether an output is a finished progress bar, or lines on stderr that are not warnings."""
     if output["output_type"] == "stream" and output["name"] == "stderr":
         return "Warning" not in "".join(output["text"])
     return output["output_type"] == "display_data" and not "".join(output["data"].get("text/html", "-"))

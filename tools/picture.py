@@ -21,7 +21,7 @@ from fastcaps.training import Run
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 COLORS = {"light": ("#ffffff", "#1f2328", "#0072b2", "#d55e00"), "dark": ("#0d1117", "#e6edf3", "#56aee2", "#f28e45")}
-# Capsules whose coefficients are averaged to one row.
+# Number of capsules whose coefficients are averaged to one row.
 _AVERAGED = 24
 
 
@@ -56,7 +56,7 @@ def picture(
         label: its class.
         trace: coefficients of every iteration ``(r i j)``.
         master: coefficients ``(i j)``.
-        colors: of background, text, loop and matrix.
+        colors: colors of background, text, loop and matrix.
     """
     background, ink, loop, matrix = colors
     with mpl.rc_context({"text.color": ink, "axes.edgecolor": ink, "font.size": 9}):

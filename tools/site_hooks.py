@@ -41,7 +41,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Let links to files outside ``docs`` lead to their copies."""
+    """Redirect links to files outside ``docs`` to their copies."""
     here = page.file.src_uri
     for path, link in _outside(markdown, here):
         target = posixpath.relpath(_address(path), posixpath.dirname(here) or ".")
@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """Refuse a page that loads something from elsewhere: the site works without a connection."""
+    """Raise if a page loads something from another host: the site must work without a connection."""
     if loaded := _LOADED.search(output):
         raise ValueError(f"{page.file.src_uri} loads {loaded['address']}: put a copy into docs/assets")
     return output

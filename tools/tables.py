@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def updated(page: Path, text: str) -> str:
-    """Return the text of a page with its tables renewed, links relative to the page."""
+    """Return the text of a page with updated tables, links relative to the page."""
     up = "../" * (len(page.relative_to(ROOT).parts) - 1)
     tables = {name: lambda make=make: make().replace("](results/", f"]({up}results/") for name, make in TABLES.items()}
     return with_tables(text, tables)
@@ -119,7 +119,7 @@ def trainings(prefix: str, variants: dict[str, str]) -> str:
 
 
 def scaling(shape: str) -> str:
-    """Return what the model of several machines expects of a network, from a training step measured on one."""
+    """Return the efficiency that the model predicts for several machines, from a training step measured on one."""
     with without_weights():
         model = CapsNet(SHAPES[shape]())
     gradient = sum(4 * parameter.numel() for parameter in model.parameters())
@@ -144,7 +144,7 @@ CONTINUED = {
 
 
 def variants(k: str, n: str, **more: str) -> dict[str, str]:
-    """Return `VARIANTS` for so many dynamic epochs, refreshed after so many."""
+    """Return `VARIANTS` for ``k`` dynamic epochs, refreshed every ``n`` epochs."""
     return {name: words.format(k=k, n=n) for name, words in {**VARIANTS, **more}.items()}
 
 
@@ -165,7 +165,7 @@ RETRAINED = {
 
 
 def bench(name: str) -> str:
-    """Return milliseconds per image of each engine at each batch, and how many times faster than plain that is."""
+    """Return the milliseconds per image of each engine at each batch size, and the speedup over plain routing."""
     measured = load(Benchmark, name)
     batches = measured.settings.batches
     by_engine: dict[str, dict[int, EngineTime]] = {}
@@ -182,7 +182,7 @@ def bench(name: str) -> str:
 
 
 def growth(name: str) -> str:
-    """Return the routing layer alone as one size after the other grows."""
+    """Return the times of the routing layer alone, as each of its sizes grows."""
     by_size: dict[tuple[str, int], dict[str, RoutingTime]] = {}
     for row in load(Benchmark, name).growth:
         by_size.setdefault((row.axis, row.size), {})[row.routing] = row
@@ -210,7 +210,7 @@ def answers(name: str) -> str:
 
 
 def aims(name: str) -> str:
-    """Return what a benchmark was to reach, and what it did."""
+    """Return the targets of a benchmark, and what was measured."""
     table = [
         [aim.what, f"{aim.aim:g}{aim.unit}", f"{aim.measured:.1f}{aim.unit}"] for aim in load(Benchmark, name).aims
     ]
@@ -242,7 +242,7 @@ def headline(name: str) -> str:
 
 
 def helps(results: Mapping[Cell, RunResult]) -> str:
-    """Master coefficients against all ones, by data set and normalization, and over all data sets."""
+    """Return master coefficients compared with all ones, by data set and normalization, and over all data sets."""
     lines = []
     for data, title in TITLES.items():
         runs = {cell.normalization: one for cell, one in results.items() if (cell.data, cell.seed) == (data, 0)}

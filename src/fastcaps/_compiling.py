@@ -1,11 +1,11 @@
-"""Whether ``torch.compile`` traces, so that fast code is one operator to it."""
+"""Check whether ``torch.compile`` traces, so that fast code can be one custom operator."""
 
 import torch
 from torch import Tensor
 
 
 def is_compiled(tensor: Tensor) -> bool:
-    """Return whether ``torch.compile`` traces, and no exporter, for a CPU in float32: custom operators can be used."""
+    """Return whether ``torch.compile``, not an exporter, traces for a CPU in float32: custom operators can be used."""
     return (
         torch.compiler.is_compiling()
         and not torch.compiler.is_exporting()

@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-# Seconds without an answer after which a server counts as down.
+# Seconds without an answer after which a server is considered down.
 _TIMEOUT = 30
 
 
 class DownloadError(OSError):
-    """No address worked; the message says for each why."""
+    """No address worked; the message gives the reason for each."""
 
 
 class FormError(ValueError):
-    """A download has the wrong form."""
+    """A download has the wrong format."""
 
 
 def cache_dir() -> Path:
@@ -42,12 +42,12 @@ def download(
     """Download one file from the first address that works, and show progress on stderr.
 
     Args:
-        name: of the file in the folder.
+        name: name of the file in the folder.
         urls: addresses, tried in this order.
-        folder: an existing one.
-        digest: hash of the file, ``algorithm:hexadecimal``; None where none is known.
-        limit: bytes that it may have.
-        check: raises `FormError` if a file without a hash has the wrong form.
+        folder: an existing folder.
+        digest: hash of the file, ``algorithm:hexadecimal``; None if unknown.
+        limit: maximum number of bytes.
+        check: raises `FormError` if a file without a hash has the wrong format.
 
     Raises:
         DownloadError: no address worked.
@@ -56,7 +56,7 @@ def download(
     import pooch
     from pooch.downloaders import HTTPDownloader
 
-    # pooch logs what the progress bar shows already.
+    # The progress bar already shows what pooch would log.
     pooch.get_logger().setLevel("WARNING")
     failures = []
     for url in urls:
@@ -73,7 +73,7 @@ def download(
         try:
             pooch.retrieve(url, digest, name, folder, downloader=to_temporary)
             return
-        except (OSError, ValueError) as error:  # requests' errors are OSErrors, a wrong hash or form is a ValueError
+        except (OSError, ValueError) as error:  # requests raises OSErrors, a wrong hash or format is a ValueError
             if isinstance(error, OSError) and _local(error):
                 raise _not_writable(folder, error) from None  # no other address would help
             failures.append(f"{url}: {_reason(error)}")
@@ -100,7 +100,7 @@ def created_folder(folder: Path) -> Iterator[Path]:
 
 
 def _local(error: OSError) -> bool:
-    """Return whether the disk of this machine failed, and not the network."""
+    """Return whether the local disk failed, not the network."""
     from requests.exceptions import RequestException
 
     return error.errno is not None and not isinstance(error, RequestException | ConnectionError | TimeoutError)
@@ -151,7 +151,7 @@ class Progress:
             print(f"{name}: downloading from {url}", file=sys.stderr)
 
     def update(self, count: int) -> None:
-        """Count downloaded bytes, and stop at too many; pooch counts whole blocks, also the last."""
+        """Count downloaded bytes, and raise if there are too many; pooch counts the last block as a whole one."""
         self._done += count
         if self._done - count > self.limit:
             raise FormError(f"it has more than {self.limit:,} bytes")
@@ -159,7 +159,7 @@ class Progress:
             self._bar.update(self._task, total=self.total or None, completed=min(self._done, self.total))
 
     def reset(self) -> None:
-        """Count from 0 again; pooch does so before it completes the bar."""
+        """Reset the count; pooch does so before it completes the bar."""
         self._done = 0
 
     def close(self) -> None:

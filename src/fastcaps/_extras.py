@@ -4,19 +4,19 @@ import re
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
-# Packages that are called otherwise than the module they have.
+# Packages whose name differs from that of their module.
 _PACKAGE = {"sklearn": "scikit-learn", "python_multipart": "python-multipart", "prometheus_client": "prometheus-client"}
 
 
 def require(purpose: str, *modules: str) -> None:
-    """Raise when a module that a purpose needs isn't installed.
+    """Raise if a required module isn't installed.
 
-    The command in the error names packages, not an extra of fastcaps, so that it works wherever fastcaps comes from: a
-    package, a checkout, or a folder on the path.
+    The command in the error names packages, not an extra of fastcaps, so that it works however fastcaps was installed:
+    as a package, a checkout, or a folder on the path.
 
     Args:
-        purpose: what needs it, as the beginning of a sentence, such as ``"fastcaps demo"``.
-        modules: names as imported.
+        purpose: what requires the modules, as the subject of a sentence, such as ``"fastcaps demo"``.
+        modules: import names of the modules.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
@@ -29,7 +29,7 @@ def require(purpose: str, *modules: str) -> None:
 
 
 def _ranges() -> dict[str, str]:
-    """Return the versions of packages that fastcaps works with, such as ``torch>=2.6``, where it was installed."""
+    """Return the required versions of packages, such as ``torch>=2.6``, if fastcaps is installed as a package."""
     try:
         lines = requires("fastcaps") or []
     except PackageNotFoundError:

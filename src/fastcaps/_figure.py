@@ -8,7 +8,7 @@ import matplotlib.figure
 
 @final
 class Figure(matplotlib.figure.Figure):
-    """A figure of Matplotlib that is a picture wherever a notebook shows a value."""
+    """A Matplotlib figure that notebooks show as a picture."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

@@ -1,11 +1,11 @@
-"""Writing files whole or not at all, and finding them so after a crash.
+"""Atomic writes of one or several files, and recovery after a crash.
 
 Files that belong together are written as one transaction. Their new contents are written to a hidden folder beside them
-first, then a journal that says where each goes; only then are they moved. A process that is killed before the journal
-has changed nothing. One that is killed after it has decided everything: `recover` makes the moves that are missing.
+first, then a journal with the destination of each; only then are they moved. A process that is killed before the
+journal is complete has changed nothing. If it is killed afterwards, `recover` completes the moves.
 
-A hidden folder is touched only if its name and the marker in it say that this library made it, and if the process that
-made it holds its lock no more.
+A hidden folder is only modified if its name and the marker in it show that this library made it, and if the process
+that made it no longer holds its lock.
 """
 
 import json
@@ -20,25 +20,26 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-# Suffixes that tell other programs what a file is.
+# Suffixes by which other programs recognize the format of a file.
 _FORMATS = frozenset(
     {".bin", ".csv", ".html", ".jpeg", ".jpg", ".json", ".jsonl", ".npy", ".npz", ".onnx", ".pdf", ".pickle", ".pkl"}
     | {".png", ".pt", ".pth", ".py", ".safetensors", ".svg", ".toml", ".txt", ".yaml", ".yml", ".zip"}
 )
 _NAME = re.compile(r"\.fastcaps-[0-9a-f]{32}\.part")
 _LOCK, _MARKER, _NEW, _JOURNAL, _REMOVED = "lock", "marker", "marker.new", "journal", "removed-"
-# Seconds after which nobody is about to write a marker any more.
+# Seconds after which a missing marker will not be written any more.
 _OLD = 3600
 _MADE_BY = b"A transaction of fastcaps. It can be removed when no process is writing.\n"
 
 
 def write_atomically(files: Mapping[Path, bytes | None]) -> None:
-    """Write files that belong together: after this, all are new; after an error, all are as they were.
+    """Write several files in one transaction: all of them are written, or after an error none.
 
-    A process that is killed meanwhile leaves all as they were, or what `recover` makes all new.
+    If the process is killed, either no file has changed, or `recover` completes the transaction.
 
     Args:
-        files: their contents; None removes a file, if it exists. All are below one folder that can be written to.
+        files: contents by path; None removes a file, if it exists. All must have a common parent folder that is
+            writable.
     """
     if not files:
         return
@@ -52,7 +53,7 @@ def write_atomically(files: Mapping[Path, bytes | None]) -> None:
             moves[name] = path.absolute().relative_to(root).as_posix()
             if content is not None:
                 _write(folder / name, content)
-        if len(files) > 1:  # one move needs no journal
+        if len(files) > 1:  # a single move is atomic
             _write(folder / _JOURNAL, json.dumps(moves).encode())
         try:
             _move(root, folder, moves)
@@ -62,7 +63,7 @@ def write_atomically(files: Mapping[Path, bytes | None]) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what killed processes had decided to write into a folder, and remove what they had not."""
+    """Complete the transactions of killed processes in a folder, and remove incomplete ones."""
     for path in sorted(folder.glob(".fastcaps-*.part")) if folder.is_dir() else ():
         if not _NAME.fullmatch(path.name) or not _is_ours(path):
             continue
@@ -70,7 +71,7 @@ def recover(folder: Path) -> None:
         try:
             lock.acquire(timeout=0)
         except (Timeout, OSError):
-            continue  # another process is writing, or we may not
+            continue  # another process is writing, or the folder is not writable
         with lock:
             moves = _journal(path / _JOURNAL)
             if moves is None:
@@ -86,7 +87,7 @@ def recover(folder: Path) -> None:
 
 
 def check_output(path: str | Path, *suffixes: str, force: bool = True) -> None:
-    """Refuse a file to write whose name has the suffix of another format, or, unless ``force``, one that exists."""
+    """Raise if the path of an output file has the suffix of another format, or, without ``force``, if it exists."""
     path = Path(path)
     if path.suffix.lower() in _FORMATS - set(suffixes):
         expected = " or ".join(suffixes)
@@ -107,7 +108,7 @@ def _transaction(root: Path) -> Iterator[Path]:
     folder.mkdir()
     with FileLock(folder / _LOCK):
         try:
-            # In one step: a marker is whole or missing.
+            # Atomically: a marker is complete or missing.
             _write(folder / _NEW, _MADE_BY)
             (folder / _NEW).rename(folder / _MARKER)
             yield folder
@@ -116,7 +117,7 @@ def _transaction(root: Path) -> Iterator[Path]:
 
 
 def _move(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
-    """Move files from a hidden folder to their places; after an error none is moved."""
+    """Move files from a hidden folder to their destinations; after an error, undo all moves."""
     with ExitStack() as undo:
         for name, target in moves.items():
             path, old = root / target, folder / f"{name}.old"
@@ -134,7 +135,7 @@ def _move(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
 
 
 def _journal(path: Path) -> dict[str, str] | None:
-    """Return the moves of a journal; None where there is none, it was cut off, or it leads out of its folder."""
+    """Return the moves of a journal; None if it is missing, truncated, or leads out of its folder."""
     try:
         moves = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -150,7 +151,7 @@ def _journal(path: Path) -> dict[str, str] | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this library made a hidden folder: it has the marker, or was left long ago without one."""
+    """Return whether this library made a hidden folder: it has the marker, or is old, empty and without one."""
     try:
         if (folder / _MARKER).is_file():
             return (folder / _MARKER).read_bytes() == _MADE_BY
@@ -168,7 +169,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a hidden folder and its files, the marker last: a removal that is cut off can be finished."""
+    """Remove a hidden folder and its files, the marker last, so that an interrupted removal can be completed."""
     with suppress(OSError):
         files = sorted((path for path in folder.iterdir() if path.name != _MARKER), key=lambda path: path.name == _LOCK)
         for path in [*files, folder / _MARKER]:

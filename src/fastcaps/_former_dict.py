@@ -9,7 +9,7 @@ from fastcaps._result import Record, json_key
 
 
 class FormerDict(Record):
-    """Base of dataclasses whose `to_dict` gives what was a dictionary: reads like one, with a warning."""
+    """Base class of dataclasses that replace a dictionary: they can be read like their `to_dict`, with a warning."""
 
     def __getitem__(self, name: str) -> Any:
         """Return an entry of `to_dict`."""
@@ -71,7 +71,7 @@ class FormerDict(Record):
         warnings.warn(f"{kind}{old}: use {kind}{new}; will be removed in the next release", DeprecationWarning, 3)
 
     def _attribute(self, name: object) -> str | None:
-        """Return where an entry of `to_dict` is: ``.data``, or ``.more["own"]``; None where it is no field."""
+        """Return the attribute of an entry of `to_dict`: ``.data``, or ``.more["own"]``; None if it is not a field."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if not field.metadata.get("flat") and json_key(field) == name:
                 return f".{field.name}"

@@ -18,15 +18,15 @@ FILES = (
     *("config.json", "model.safetensors", "master.safetensors"),
     *("model/config.json", "model/model.safetensors", "fast/config.json", "fast/model.safetensors"),
 )
-# That a repository's files may have together.
+# Maximum total size of the files of a repository.
 _MOST_BYTES = 2**31
-# Of files in a folder that somebody may have misspelled.
+# Suffixes of paths that are probably misspelled, not names of repositories.
 _SUFFIXES = (".onnx", ".json", ".safetensors", ".toml", ".png")
 _LOGIN = "log in with hf auth login, or set HF_TOKEN"
 
 
 def is_hub_name(name: str | Path) -> bool:
-    """Return whether a name is that of a repository, ``user/name``: neither it nor a folder ``user`` exists here."""
+    """Return whether a name is that of a repository, ``user/name``: neither it nor a folder ``user`` exists locally."""
     path = Path(name)
     is_name = _NAME.fullmatch(path.as_posix()) is not None and path.suffix not in _SUFFIXES
     return is_name and not path.exists() and not path.parent.exists()
@@ -44,9 +44,9 @@ def download(name: str, revision: str | None = None, *, exported: bool = False) 
     """Return the folder of a repository's files in the cache; download what is missing or has changed.
 
     Args:
-        name: of the repository, ``user/name``.
+        name: name of the repository, ``user/name``.
         revision: branch, tag or commit.
-        exported: only what is needed to run the exported file.
+        exported: download only what is needed to run the exported file.
     """
     try:
         require(f"loading {name} from the Hugging Face Hub", "huggingface_hub")
@@ -76,7 +76,7 @@ def download(name: str, revision: str | None = None, *, exported: bool = False) 
 
 
 def _check_size(name: str, revision: str | None, wanted: list[str]) -> None:
-    """Refuse a repository of huge files; without a connection nothing is downloaded, so there is nothing to check."""
+    """Raise if the files of a repository are too large; without a connection nothing is downloaded or checked."""
     from huggingface_hub import HfApi, errors
 
     with suppress(OSError, errors.HfHubHTTPError, _http_error()):
@@ -97,15 +97,15 @@ def upload(
 ) -> str:
     """Upload files in one commit, create the repository if it doesn't exist, and return its address.
 
-    What another network left in the repository is removed in the same commit, so that there is one network in it.
+    Files of another network in the repository are removed in the same commit, so that it has one network.
 
     Args:
-        name: of the repository, ``user/name``.
+        name: name of the repository, ``user/name``.
         files: their contents by path in the repository.
         card: written if the repository has none yet.
-        message: of the commit.
-        private: whether a new repository is private; by default as the account says.
-        token: of an account that may write; by default that of ``hf auth login`` or ``$HF_TOKEN``.
+        message: commit message.
+        private: whether a new repository is private; by default the setting of the account.
+        token: token of an account with write access; by default that of ``hf auth login`` or ``$HF_TOKEN``.
     """
     require("push_to_hub", "huggingface_hub")
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -127,7 +127,7 @@ def upload(
 
 @contextmanager
 def _one_sentence(name: str, revision: str | None) -> Iterator[None]:
-    """Say in one sentence why a repository can't be used."""
+    """Turn errors about a repository into one sentence."""
     from huggingface_hub import errors
 
     try:
@@ -167,7 +167,7 @@ def _one_sentence(name: str, revision: str | None) -> Iterator[None]:
 
 
 def _http_error() -> type[Exception]:
-    """Return the base of the HTTP library's errors, which come through where there is no connection."""
+    """Return the base class of errors of the HTTP library, which are raised without a connection."""
     from huggingface_hub import errors
 
     return errors.HfHubHTTPError.__bases__[0]

@@ -1,4 +1,4 @@
-"""Image files of the user: find, inspect and decode them safely."""
+"""Find, inspect and decode image files of the user safely."""
 
 import hashlib
 import io
@@ -22,7 +22,7 @@ _ORIENTATION = 0x0112
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of an image file without decoding it: upright size, whether it is gray, SHA-256."""
+    """Properties of an image file that need no decoding: upright size, whether it is gray, SHA-256."""
 
     height: int
     width: int
@@ -46,7 +46,7 @@ def header(path: Path) -> Header:
     content = path.read_bytes()
     with _opened(path, content) as image:
         w, h = image.size
-        # A PNG file may have its Exif data after the pixels, and Pillow would decode these to get there.
+        # A PNG file may have its Exif data after the pixels, which Pillow would have to decode first.
         known = image.format != "PNG" or "exif" in image.info
         if known and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
             w, h = h, w
@@ -57,17 +57,17 @@ def decode(path: Path, size: tuple[int, int] | None, channels: int, content: byt
     """Return an image file as bytes ``(c h w)``: upright, on white where transparent, resized.
 
     Args:
-        path: of the file; also what errors call it.
+        path: path of the file; also its name in error messages.
         size: height and width to resize to; None keeps those of the file.
         channels: 1 for gray, 3 for color.
-        content: of the file, which then need not exist; read when None.
+        content: content of the file, which then need not exist; read from ``path`` when None.
     """
     with _opened(path, path.read_bytes() if content is None else content) as image:
         return to_bytes(ImageOps.exif_transpose(image), channels, size)
 
 
 def to_bytes(image: Image.Image, channels: int | None = None, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """Return a Pillow image as bytes ``(c h w)``, as for `decode`; gray or color as it is when ``channels`` is None."""
+    """Return a Pillow image as bytes ``(c h w)``, as for `decode`; gray or color is kept when ``channels`` is None."""
     if channels is None:
         channels = 1 if image.mode in _GRAY else 3
     if image.mode.startswith("I;16"):

@@ -1,4 +1,4 @@
-"""From what a user has of images, such as arrays, Pillow images and files, to a batch for a network."""
+"""Convert images of users, such as arrays, Pillow images and files, to a batch for a network."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 Invert = Literal["auto", "yes", "no"]
 
-# Largest distance from black or white of an edge that counts as dark or light.
+# Maximum distance of an edge from black or white to be considered dark or light.
 _CLEAR = 0.25
-# By how much floats may leave the range from 0 to 1, as resizing and rounding do.
+# Tolerance for floats outside the range from 0 to 1, due to resizing and rounding.
 _SLACK = 1e-3
 
 
@@ -25,15 +25,15 @@ class TakesImages(Protocol):
 
     @property
     def height(self) -> int:
-        """Of the input."""
+        """Height of the input."""
 
     @property
     def width(self) -> int:
-        """Of the input."""
+        """Width of the input."""
 
     @property
     def channels(self) -> int:
-        """Of the input."""
+        """Channels of the input."""
 
     @property
     def resize(self) -> tuple[int, int] | None:
@@ -43,15 +43,15 @@ class TakesImages(Protocol):
 def network_batch(
     images: Any, config: TakesImages, background: float | None = None, invert: Invert = "auto"
 ) -> NDArray[Any]:
-    """Return images as a batch ``(b c h w)``: bytes where all are, otherwise floats between 0 and 1.
+    """Return images as a batch ``(b c h w)``: bytes if all images are bytes, otherwise floats between 0 and 1.
 
-    Pillow images and files are resized as the test images of the network were, and their middle is cropped. Arrays and
-    tensors have the size of the network's input, or that before the crop.
+    Pillow images and files are resized and center-cropped like the test images of the network. Arrays and tensors must
+    have the size of the network's input, or the size before the crop.
 
     Args:
         images: an array or tensor ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``; a Pillow image;
             the path of a file; or a list of these.
-        config: of the network.
+        config: configuration of the network.
         background: brightness of the edge of its training images.
         invert: whether to swap light and dark of Pillow images and files; see `inverted`.
     """
@@ -67,10 +67,10 @@ def network_batch(
 
 
 def arranged(images: Any, config: TakesImages) -> Any:
-    """Return an array or tensor of images as ``(b c h w)``, cropped to its middle where it is larger by the crop.
+    """Return an array or tensor of images as ``(b c h w)``, center-cropped if it has the size before the crop.
 
     Raises:
-        ValueError: the shape is another, or floats are not between 0 and 1.
+        ValueError: the shape is wrong, or floats are not between 0 and 1.
     """
     c, h, w = config.channels, config.height, config.width
     sizes = {(h, w), config.resize or (h, w)}

@@ -1,4 +1,4 @@
-"""Reading JSON that may be damaged or hostile: bounded, and straight into a type."""
+"""Read JSON that may be damaged or hostile: with limits, and directly into a type."""
 
 import re
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ def read_json(path: Path, kind: type[T], *, limit: int = _LIMIT) -> T:
     """Read a JSON file as a dataclass, or another type that msgspec knows.
 
     Args:
-        path: of the file.
+        path: path of the file.
         kind: type of its value; unknown fields are ignored.
-        limit: bytes that the file may have.
+        limit: maximum bytes of the file.
     """
     with path.open("rb") as file:
         content = file.read(limit + 1)
@@ -33,8 +33,8 @@ def parse_json(content: bytes | str, kind: type[T], source: str, *, limit: int =
     Args:
         content: the document.
         kind: type of its value; unknown fields are ignored.
-        source: what errors call it, such as a file name.
-        limit: bytes that it may have.
+        source: its name in error messages, such as a file name.
+        limit: maximum bytes of the document.
     """
     if len(content) > limit:
         raise ValueError(f"{source} has more than {limit:,} bytes, expected fewer: is it the right file?")
@@ -43,14 +43,14 @@ def parse_json(content: bytes | str, kind: type[T], source: str, *, limit: int =
 
 
 def convert_json(values: Any, kind: type[T], source: str) -> T:
-    """Return what a JSON document was read into as a value of a type, as `parse_json` does."""
+    """Convert plain values of a JSON document to a type, as `parse_json` does."""
     with _one_sentence(source):
         return msgspec.convert(values, kind, dec_hook=_decode)
 
 
 @contextmanager
 def _one_sentence(source: str) -> Iterator[None]:
-    """Say in one sentence what is wrong with a document."""
+    """Turn errors about a document into one sentence."""
     try:
         yield
     except msgspec.ValidationError as error:

@@ -13,8 +13,8 @@ def lazy_names(
 
     Args:
         package: ``__name__`` of the package.
-        where: for each public name the module that defines it; a module's own name for the module itself.
-        deprecated: for each old name the module and the name that replace it, and what to write instead.
+        where: module that defines each public name; a public module is its own value.
+        deprecated: for each old name, the module and name of its replacement, and what to write instead.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What this process may use of its machine, within the limits of a container or a batch system."""
+"""The resources that this process may use, within the limits of a container or a batch system."""
 
 import os
 import platform
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Self
 
 _ROOT = Path("/")
-# Bytes that are taken for free where a system doesn't tell.
+# Assumed free memory if the system doesn't report it.
 _UNKNOWN = 4 * 2**30
 _VECTORS = (
     *("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
     *("asimd", "asimddp", "sve", "i8mm"),
 )
-# A limit of memory, what of it is used, and how memory.stat calls files that were read and can be read again: in
-# version 2 of control groups, and in version 1.
+# Files with the memory limit and the used memory, and the name of reclaimable page cache in memory.stat: for version 2
+# of control groups, and for version 1.
 _MEMORY = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -25,7 +25,7 @@ _MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What something was computed on: the processor, and how many of its cores could be used."""
+    """The machine of a computation: the processor, and the number of cores that could be used."""
 
     processor: str
     cores: int
@@ -37,17 +37,17 @@ class Machine:
 
 
 def out_of_memory_message(error: Exception) -> str | None:
-    """Say what to do about an error for want of memory; None for another error."""
+    """Return advice for an out-of-memory error; None for another error."""
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
     return None
 
 
 def usable_devices(root: Path = _ROOT) -> list[str]:
-    """Return the devices of PyTorch that can be used here, for texts: told by PyTorch where it is loaded, or guessed.
+    """Return the usable PyTorch devices for messages: from PyTorch if it is loaded, otherwise guessed.
 
     Args:
-        root: of the file system in which drivers show themselves.
+        root: root of the file system in which drivers are detected.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -59,10 +59,10 @@ def usable_devices(root: Path = _ROOT) -> list[str]:
 
 
 def processor_name(root: Path = _ROOT) -> str:
-    """Return what the processor calls itself.
+    """Return the name of the processor.
 
     Args:
-        root: of the file system in which Linux tells.
+        root: root of the file system with the information of Linux.
     """
     lines = _text(root / "proc/cpuinfo").splitlines()
     named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -73,7 +73,7 @@ def instruction_sets(root: Path = _ROOT) -> tuple[str, ...]:
     """Return the vector instructions of the processor that matter for the speed of networks, as Linux calls them.
 
     Args:
-        root: of the file system in which Linux tells.
+        root: root of the file system with the information of Linux.
     """
     lines = _text(root / "proc/cpuinfo").splitlines()
     flags = {flag for line in lines if line.startswith(("flags", "Features")) for flag in line.split(":", 1)[1].split()}
@@ -81,10 +81,10 @@ def instruction_sets(root: Path = _ROOT) -> tuple[str, ...]:
 
 
 def processors(root: Path = _ROOT) -> int:
-    """Return how many processors this process may use, which are often fewer than the machine has.
+    """Return the number of processors that this process may use, often fewer than the machine has.
 
     Args:
-        root: of the file system in which Linux tells a control group's share of their time.
+        root: root of the file system with the CPU limits of control groups.
     """
     limits = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     for group in _groups(root, "cpu"):
@@ -99,7 +99,7 @@ def free_bytes(root: Path = _ROOT) -> int:
     """Return the memory that is free on the machine, or within the limits of this process.
 
     Args:
-        root: of the file system in which Linux tells.
+        root: root of the file system with the information of Linux.
     """
     limits = []
     information = root / "proc/meminfo"
@@ -117,11 +117,11 @@ def free_bytes(root: Path = _ROOT) -> int:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups that this process is in, each before the one around it."""
+    """Yield the folders of the control groups of this process, each before its parent."""
     own = {"": "/", controller: "/"}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
-        # Version 2 has no name; what lies outside of a container's view can't be seen from within.
+        # Version 2 has no name; groups outside the container can't be read.
         for name in set(names.split(",")) & set(own) if ".." not in path else ():
             own[name] = path
     for name, path in own.items():

@@ -1,6 +1,6 @@
 """HTML pages that open from disk, rendered from the templates of ``templates/``.
 
-Every text is escaped. A template that gets `Traced` values can't show a number without its place in the JSON file.
+Every text is escaped. A template that gets `Traced` values can't show a number without its location in the JSON file.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ def render(template: str, /, **values: Any) -> str:
 
 
 class Traced:
-    """A value of a result with its place in JSON, such as ``evaluation/images``.
+    """A value of a result with its location in JSON, such as ``evaluation/images``.
 
     Fields, entries and items are traced, too. Texts can be shown as they are, numbers only by `number`.
     """
@@ -71,7 +71,7 @@ class Traced:
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        """Return a text; a number is refused."""
+        """Return a text; raise for a number."""
         if not isinstance(self._value, str):
             raise TypeError(f"{self._path} is {self._value!r}, expected a text: show numbers with the number filter")
         return self._value
@@ -81,7 +81,7 @@ class Traced:
 
 
 def number(traced: Traced, form: str = "") -> "Markup":
-    """Return a traced number as HTML, formatted, with its place in JSON."""
+    """Return a traced number as formatted HTML, with its location in JSON."""
     from markupsafe import Markup
 
     value, path = traced._value, traced._path

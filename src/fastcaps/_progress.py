@@ -13,15 +13,15 @@ from fastcaps._text import printable
 if TYPE_CHECKING:
     from fastcaps.training import Report
 
-# Between two lines of a log, and between two drawings of a bar in a notebook.
+# Seconds between two lines of a log, and between two updates of a bar in a notebook.
 _SECONDS, _BAR_SECONDS = 30, 0.2
 
 
 @contextmanager
 def progress_bar(task: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress on stderr, of all processes together; what it yields is told how many were just done.
+    """Show the progress of all processes on stderr; yield a function to call with the number of items just done.
 
-    A bar on a terminal and in a notebook; elsewhere, as in a log file, a line every half minute and at the end.
+    Terminals and notebooks show a bar; elsewhere, as in a log file, a line is printed every half minute and at the end.
     """
     console = _stderr()
     if console.is_jupyter:
@@ -44,7 +44,7 @@ def progress_bar(task: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def training_progress(name: str) -> Iterator[Callable[["Report"], None]]:
-    """Show the progress of a training run: a bar on a terminal and in a notebook, otherwise a line now and then."""
+    """Show the progress of a training run: a bar on a terminal and in a notebook, otherwise occasional lines."""
     console = _stderr()
     if console.is_jupyter:
         with _notebook_bar() as draw:
@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def _notebook_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar in the output of a cell while work lasts; it yields what draws words, the number done, and of all."""
+    """Show a bar in the output of a cell; yield a function that draws a text, the number done and the total."""
     from IPython.display import HTML, display
 
     handle = display(HTML(""), display_id=True)

@@ -1,4 +1,4 @@
-"""Classes by name: normalizations and routings, built in or of the user."""
+"""Registry of classes by name: normalizations, routings and loggers, built in or custom."""
 
 import dataclasses
 import importlib
@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# Modules or files that define classes of the user, separated by commas: imported when a name is unknown.
+# Environment variable with modules or files that define custom classes, separated by commas.
 VARIABLE = "FASTCAPS_PLUGINS"
-# Packages declare theirs as entry points of this group.
+# Group of the entry points by which packages declare their plugins.
 GROUP = "fastcaps.plugins"
 
 
@@ -22,7 +22,7 @@ class Registry(Generic[T]):
     """Classes by their attribute ``name``.
 
     Attributes:
-        kind: what the classes are, for errors.
+        kind: kind of the classes, for error messages.
     """
 
     def __init__(self, kind: str) -> None:
@@ -30,7 +30,7 @@ class Registry(Generic[T]):
         self._classes: dict[str, type[T]] = {}
 
     def register(self, cls: type[T]) -> None:
-        """Add a class by its name; one without a name is left out."""
+        """Add a class by its name; a class without a name is ignored."""
         name = cls.__dict__.get("name")
         if name is None:
             return
@@ -39,7 +39,7 @@ class Registry(Generic[T]):
                 f"the name of {cls.__name__} is {name!r}, expected a Python identifier such as 'sparsemax'"
             )
         known = self._classes.get(name)
-        # A class that is defined again, as in a notebook, replaces itself.
+        # A class that is redefined, as in a notebook, replaces the earlier one.
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(
                 f"{self.kind} {name!r} is already {known.__module__}.{known.__qualname__}: choose another name"
@@ -55,7 +55,7 @@ class Registry(Generic[T]):
         return list(self._classes)
 
     def make(self, name: str, **options: Any) -> T:
-        """Return an object of the class with this name; options that the class does not take are left out."""
+        """Return an object of the class with this name; options that the class does not take are ignored."""
         if name not in self._classes:
             load_plugins()
         if name not in self._classes:
@@ -73,7 +73,7 @@ def options_of(value: Any) -> dict[str, Any]:
     """Return the arguments of an object for a file: the fields of a dataclass.
 
     Raises:
-        ValueError: its class takes arguments and is no dataclass, so that they would be lost.
+        ValueError: its class takes arguments but is not a dataclass, so that they would be lost.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that become JSON and are read from it, and those that workflows return, which show tables."""
+"""Base classes of frozen dataclasses that are stored as JSON, and of results of workflows, which show tables."""
 
 import dataclasses
 import html
@@ -19,7 +19,7 @@ from fastcaps._text import printable
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table for people: its first column is aligned left, all others right.
+    """A table for display: its first column is aligned left, all others right.
 
     Attributes:
         title: line above the table.
@@ -32,7 +32,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def to_text(self, width: int | None = 120) -> str:
-        """Return the table drawn with characters; ``width`` None takes that of the terminal."""
+        """Return the table as text; when ``width`` is None, it is as wide as the terminal."""
         from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -81,9 +81,9 @@ class Table:
 
 
 class Record:
-    """Base of dataclasses that become JSON and are read from it.
+    """Base class of dataclasses that are written to and read from JSON.
 
-    `to_dict` gives plain values; `from_dict` and `load` check every field that they read. See `json_field` for fields
+    `to_dict` returns plain values; `from_dict` and `load` check every field that they read. See `json_field` for fields
     that are stored in another way.
     """
 
@@ -93,11 +93,11 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: Any, source: str | None = None) -> Self:
-        """Return what `to_dict` gave, of this or an earlier version; entries that are no fields are ignored.
+        """Return the object from the values of `to_dict`, of this or an earlier version; unknown entries are ignored.
 
         Args:
             values: the entries.
-            source: what errors call them, such as a file name.
+            source: their name in error messages, such as a file name.
 
         Raises:
             ValueError: a field is missing or has another type; the message names it.
@@ -107,7 +107,7 @@ class Record:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a JSON file that holds what `to_dict` gave.
+        """Read a JSON file with the values of `to_dict`.
 
         Raises:
             ValueError: the file is damaged; the message names the file and the field.
@@ -116,7 +116,7 @@ class Record:
 
     @classmethod
     def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Return entries of an earlier version as this one writes them; raise ValueError for what can't be read."""
+        """Convert entries of an earlier version to this one; raise ValueError if they can't be read."""
         return values
 
 
@@ -127,11 +127,11 @@ class Result(Record):
     """
 
     def tables(self) -> Sequence[Table]:
-        """Return what a person wants to see first."""
+        """Return the tables to show."""
         raise NotImplementedError
 
     def sentences(self) -> Sequence[str]:
-        """Return what is to be said below the tables."""
+        """Return the sentences to show below the tables."""
         return ()
 
     def __repr__(self) -> str:
@@ -160,7 +160,7 @@ class ShortRepr:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def derived(self) -> dict[str, Any]:
-        """Return what fields are where they were not given, if they follow from others."""
+        """Return the default values of fields that are derived from others."""
         return {}
 
 
@@ -198,13 +198,13 @@ def json_field(
     omit: bool = False,
     flat: bool = False,
 ) -> Any:
-    """Declare a field of a record that JSON may not have.
+    """Declare a field of a record that may be missing in JSON.
 
     Args:
-        default_factory: gives the value where there is none; None is the default.
-        omit_none: whether JSON has no such entry where the value is None.
-        omit: whether JSON never has it.
-        flat: whether JSON has the entries of the value, a dictionary or a record, in place of the field.
+        default_factory: returns the value of a missing field; None by default.
+        omit_none: whether the field is omitted from JSON if its value is None.
+        omit: whether the field is always omitted from JSON.
+        flat: whether the entries of the value, a dictionary or a record, replace the field in JSON.
     """
     metadata = {"omit_none": omit_none, "omit": omit, "flat": flat}
     if default_factory is None:
@@ -213,7 +213,7 @@ def json_field(
 
 
 def json_key(field: dataclasses.Field[Any]) -> str:
-    """Return the name of a field in JSON: its own, or ``key`` of its metadata where that is no Python name."""
+    """Return the name of a field in JSON: its own, or ``key`` of its metadata if that is not a Python name."""
     return field.metadata.get("key") or field.name
 
 
@@ -237,7 +237,7 @@ def _fields_as_json(value: Any) -> dict[str, Any]:
 
 
 def _as_fields(kind: Any, value: Any, source: str) -> Any:
-    """Return JSON with the names and the nesting that the fields of a type have: undo what `_fields_as_json` does."""
+    """Return JSON with the names and the nesting of the fields of a type: the inverse of `_fields_as_json`."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         options = [option for option in args if option is not NoneType]
@@ -268,7 +268,7 @@ def _entries_as_fields(kind: Any, values: dict[str, Any], source: str) -> dict[s
 
 @cache
 def _field_types(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by name; none for another type."""
+    """Return the types of a dataclass's fields by name; empty for another type."""
     if not dataclasses.is_dataclass(kind):
         return {}
     types = get_type_hints(kind)

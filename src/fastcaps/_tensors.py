@@ -1,4 +1,4 @@
-"""Reading safetensors files that may be damaged."""
+"""Read safetensors files that may be damaged."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ def read_tensors(path: Path, *only: str) -> tuple[dict[str, str], dict[str, "Ten
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if not only or name in only]  # noqa: SIM118
             return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
-    # The library raises what its bindings raise for types that PyTorch does not have.
+    # For types that PyTorch does not have, the library raises the errors of its bindings.
     except (SafetensorError, AttributeError, KeyError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} is damaged or not a safetensors file: {reason}") from None
 
 
 def tensor_hash(tensor: "Tensor") -> str:
-    """Return the SHA-256 of the numbers of a tensor."""
+    """Return the SHA-256 of the values of a tensor."""
     import torch
 
     return hashlib.sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()

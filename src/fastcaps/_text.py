@@ -1,17 +1,17 @@
-"""Names that others chose, such as those of classes and files, made harmless for terminals and figures.
+"""Escape untrusted names, such as those of classes and files, for terminals and figures.
 
 HTML is escaped by its templates.
 """
 
 import unicodedata
 
-# Categories of characters that a terminal obeys or hides, or that can't be encoded; but joiners belong to words.
+# Unicode categories that a terminal interprets or hides, or that can't be encoded; joiners are parts of words.
 _HIDDEN, _JOINERS = ("Cc", "Cf", "Cs", "Zl", "Zp"), "\u200c\u200d"
 _LONGEST = 60
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text for a terminal: control characters become visible, such as ``\x1b``; but not those to keep."""
+    r"""Return a text for a terminal: control characters become visible, such as ``\x1b``, except those in ``keep``."""
     if text.isprintable():
         return text
     return "".join(_visible(character) if character not in keep else character for character in text)

@@ -1,4 +1,4 @@
-"""Words of errors about names that don't exist."""
+"""Suggestions in errors about unknown names."""
 
 import difflib
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The trained networks that come with fastcaps: each a run folder with its weights in half precision.
 
-The package describes all of them, and has room for one int8 file. The large files come from a checkout or the package
-``fastcaps-models`` where there is one, otherwise they are downloaded to the cache.
+The package has the descriptions of all of them, and one int8 file. The large files come from a checkout or from the
+package ``fastcaps-models``, if there is one; otherwise they are downloaded to the cache.
 """
 
 import json
@@ -21,7 +21,7 @@ from fastcaps._words import did_you_mean
 
 
 def _installed_folder() -> Path:
-    """Return the folder of a checkout, of ``fastcaps-models``, or the one with what the package itself has."""
+    """Return the folder of a checkout, of ``fastcaps-models``, or the one in the package itself."""
     checkout = Path(__file__).parents[2] / "models" / "fastcaps_models"
     package = find_spec("fastcaps_models")
     if checkout.is_dir() or package is None or package.origin is None:
@@ -31,11 +31,11 @@ def _installed_folder() -> Path:
 
 # Folder of the networks, one folder each; large files may be missing in it.
 FOLDER = _installed_folder()
-# Of a network that also comes as an exported file, for inference without PyTorch.
+# Name of the exported file of a network, for inference without PyTorch.
 ONNX = "model.int8.onnx"
-# In `FOLDER`: sizes and hashes of the large files of all networks.
+# File in `FOLDER` with sizes and hashes of the large files of all networks.
 FILES = "files.json"
-# Address of the folder that has the large files as NAME.FILE, unless $FASTCAPS_MODELS_URL says another.
+# Address of the folder that has the large files as NAME.FILE; $FASTCAPS_MODELS_URL overrides it.
 PUBLISHED: str | None = None
 _DESCRIPTIONS = ("README.md", "run.json", "model/config.json", "fast/config.json")
 _VARIANTS = ("dynamic", "fast", "uniform")
@@ -60,19 +60,19 @@ class BundledNetwork:
     """A network that comes with fastcaps.
 
     Attributes:
-        name: stands for its run folder.
+        name: name that can be used in place of its run folder.
         data: name of the data set.
-        kind: of the images: ``"original"``, ``"generated"`` or ``"folder"``.
-        normalization: of the routing coefficients.
-        accuracy: on the test images by variant of routing, of the weights as they are stored.
+        kind: kind of the images: ``"original"``, ``"generated"`` or ``"folder"``.
+        normalization: normalization of the routing coefficients.
+        accuracy: accuracy of the stored weights on the test images, by variant of routing.
         images: number of test images.
         bytes: size of all files.
-        state: ``"installed"``, ``"cached"`` or ``"to download"``; ``"int8 installed"`` or ``"int8 cached"`` where only
+        state: ``"installed"``, ``"cached"`` or ``"to download"``; ``"int8 installed"`` or ``"int8 cached"`` if only
             the exported file is on this machine.
-        weights_sha256: of the weights.
+        weights_sha256: SHA-256 of the weights.
         card: the file that describes it.
-        folder: the run folder, also where it is yet to be downloaded to.
-        onnx: the exported file, where this machine has one.
+        folder: the run folder, also if it has yet to be downloaded.
+        onnx: the exported file, if it is on this machine.
     """
 
     name: str
@@ -94,7 +94,7 @@ class BundledNetworks(Result):
     """Networks that come with fastcaps.
 
     Attributes:
-        networks: in the order of their names.
+        networks: networks in the order of their names.
     """
 
     networks: tuple[BundledNetwork, ...]
@@ -125,11 +125,11 @@ def names() -> list[str]:
 def resolve(name_or_folder: str | Path, *, exported: bool = False, revision: str | None = None) -> Path:
     """Return the folder of a network that comes with fastcaps or is on the Hub, or the folder itself.
 
-    A folder goes before a name. Files that are neither installed nor cached are downloaded.
+    A folder has priority over a name. Files that are neither installed nor cached are downloaded.
 
     Args:
         name_or_folder: a name, a repository on the Hugging Face Hub such as ``"user/name"``, or a folder.
-        exported: need only the exported file, where the network has one.
+        exported: whether only the exported file is needed, if the network has one.
         revision: branch, tag or commit of the repository.
     """
     folder, name = Path(name_or_folder), str(name_or_folder)
@@ -144,7 +144,7 @@ def resolve(name_or_folder: str | Path, *, exported: bool = False, revision: str
         return FOLDER / name
     if wanted & set(_missing(cached, name)):
         _download(name, wanted)
-    # Large files may also have been put there by hand.
+    # Large files may also have been copied there by hand.
     absent = [path for path in _DESCRIPTIONS if not (cached / path).is_file()]
     if absent:
         write_atomically({cached / path: (FOLDER / name / path).read_bytes() for path in absent})
@@ -160,7 +160,7 @@ def exported_file(name: str) -> Path:
 
 
 def names_expected(name: str | Path) -> str:
-    """Return the end of an error about something that is no bundled network: the names that are expected."""
+    """Return the end of an error about an unknown network: the names that are expected."""
     listed = ", ".join(names()) or "there are none"
     if str(name) in names():
         listed += f"; the one called {name} is hidden by what has that name here: rename it, or work in another folder"
@@ -169,7 +169,7 @@ def names_expected(name: str | Path) -> str:
 
 
 def _runs_beside(path: Path) -> list[Path]:
-    """Return the run folders and models where a path is, or was expected."""
+    """Return the run folders and models beside a path, which need not exist."""
     return [
         path.parent / entry.parent.name for kind in ("run", "config") for entry in path.parent.glob(f"*/{kind}.json")
     ]
@@ -205,7 +205,7 @@ def describe_all() -> BundledNetworks:
 
 
 def is_bundled(folder: Path) -> bool:
-    """Return whether a folder has a network that comes with fastcaps or the Hub, so that nothing is written to it."""
+    """Return whether the network of a folder comes with fastcaps or from the Hub; such folders are read-only."""
     places = (FOLDER, _cached_folder(""))
     return _hub.repository(folder) is not None or any(
         folder.resolve().is_relative_to(place.resolve()) for place in places
@@ -216,7 +216,7 @@ def large_files(name: str) -> dict[str, ModelFile]:
     """Return the large files of a network by their paths in its folder."""
     manifest = FOLDER / FILES
     if not manifest.is_file():
-        return {}  # of a folder that somebody has put together
+        return {}  # a custom folder without a manifest
     return read_json(manifest, dict[str, dict[str, ModelFile]]).get(name, {})
 
 
@@ -229,7 +229,7 @@ def _cached_folder(name: str) -> Path:
 
 
 def _missing(folder: Path, name: str) -> list[str]:
-    """Return which large files of a network a folder lacks."""
+    """Return the large files of a network that are missing in a folder."""
     return [path for path in large_files(name) if not (folder / path).is_file()]
 
 

@@ -1,9 +1,9 @@
-"""Several processes that work as one, started by ``torchrun`` or anything else that sets its environment variables.
+"""Distributed runs, started by ``torchrun`` or any launcher that sets the same environment variables.
 
-A `World` is what a function needs to do its share of the work and to combine the results of all. `SINGLE`, the world of
+A function uses a `World` to do its share of the work and to combine the results of all ranks. `SINGLE`, the world of
 one process, has no process group.
 
-There are two kinds of waiting. Within a training step all ranks do the same at the same time, and one that doesn't
+There are two kinds of waiting. Within a training step all ranks do the same at the same time, and a rank that doesn't
 answer for 50 seconds is lost. Everywhere else ranks may be minutes apart, because one reads slower or writes a file:
 there they first wait at the launcher's key-value store, and only then exchange data. A thread of each rank writes
 heartbeats to the store; a rank without one for 50 seconds is lost.
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-# What torch.distributed calls env://.
+# Environment variables of the init method env:// of torch.distributed.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Seconds: for an answer within a step or a heartbeat, between heartbeats, for all to join, and for ranks far apart.
+# Seconds to wait: for an answer within a step or a heartbeat, between heartbeats, for all ranks to join, and for ranks
+# that may be far apart.
 _TIMEOUT, _BEAT, _JOINING, PATIENCE = 50, 2, 600, 7200
 
 
@@ -58,7 +59,7 @@ class WorkerLostError(RuntimeError):
 
 
 def launched() -> tuple[int, int]:
-    """Return rank and number of processes that a launcher has set in the environment; 0 and 1 without one."""
+    """Return rank and world size from the environment variables of a launcher; 0 and 1 without a launcher."""
     if not all(os.environ.get(name) for name in _VARIABLES):
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -86,7 +87,7 @@ class World:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is no other process."""
+        """Whether there is only one process."""
         return self.size == 1
 
     @property
@@ -95,7 +96,7 @@ class World:
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Return this rank's part of ``count`` items: parts are in the order of ranks and differ by at most one."""
+        """Return this rank's part of ``count`` items; parts are in the order of ranks, sizes differ by at most 1."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
     def barrier(self, patience: float | None = None) -> None:
@@ -126,7 +127,7 @@ class World:
         self.all_reduce_now(*tensors)
 
     def all_reduce_now(self, *tensors: "torch.Tensor") -> None:
-        """Replace each tensor by its sum over all ranks, which do the same at the same time."""
+        """Replace each tensor by its sum over all ranks, which must call this at the same time."""
         if not self.is_single:
             import torch.distributed
 
@@ -159,7 +160,7 @@ class World:
         return int(self.all_gather(np.array([number])).min())
 
     def check_same(self, **values: Any) -> None:
-        """Raise when ranks differ in values that must be the same, such as hashes of weights and images."""
+        """Raise if ranks have different values that must be the same, such as hashes of weights and images."""
         if self.is_single:
             return
         self._barriers += 1
@@ -178,7 +179,7 @@ class World:
         self.barrier()
 
     def counting(self, observe: Callable[[int], None]) -> Callable[[int], None]:
-        """Return an observer that adds up the progress of all ranks and tells the main rank's ``observe`` the sum."""
+        """Return an observer that adds up the progress of all ranks and calls ``observe`` on the main rank with it."""
         if self.is_single:
             return observe
         self._passes += 1
@@ -201,7 +202,7 @@ class World:
                 self._store.set("ended", str(code))
 
     def is_first_to_say(self, words: str) -> bool:
-        """Return whether this rank is the first with a message that others have as well."""
+        """Return whether this rank is the first to print a message that other ranks have, too."""
         if self.is_single:
             return True
         with suppress(RuntimeError):
@@ -218,7 +219,7 @@ class World:
             return False
         from torch.distributed import DistError
 
-        # Gloo raises plain RuntimeErrors, which name its source files.
+        # Gloo raises RuntimeErrors that are only recognizable by the names of its source files.
         lost = isinstance(error, DistError | WorkerLostError) or "gloo" in str(error) or "NCCL" in str(error)
         if lost:
             self._raise_if_ended()
@@ -247,7 +248,7 @@ class World:
         self._store.add(f"alive/{self.rank}", 1)
 
     def _check_heartbeats(self, seen: dict[int, tuple[int, float]], now: float) -> None:
-        """Raise when a rank was alive and isn't; ``seen`` has the number of heartbeats per rank, and since when."""
+        """Raise if a rank has no new heartbeat; ``seen`` has the number of heartbeats per rank, and since when."""
         for rank, (before, since) in seen.items():
             beats = self._store.add(f"alive/{rank}", 0)
             if beats != before:
@@ -322,7 +323,7 @@ def _heartbeats(world: World) -> Iterator[None]:
     over = threading.Event()
 
     def beat() -> None:
-        with suppress(RuntimeError):  # the store is closed: nobody reads it any more
+        with suppress(RuntimeError):  # the store is closed: no rank reads it any more
             world.beat()
             while not over.wait(_BEAT):
                 world.beat()

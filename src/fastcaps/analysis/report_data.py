@@ -136,7 +136,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class MasterMatrix:
-    """The master matrix ``(i j)``, where it is low and high, and `MasterCoefficients.summary`."""
+    """The master matrix ``(i j)``, statistics of its values, and `MasterCoefficients.summary`."""
 
     summary: MasterSummary = field(metadata={"flat": True})
     mean: float | None

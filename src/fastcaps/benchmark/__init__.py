@@ -1,1 +1,1 @@
-"""What inference costs: this library's engines beside everything a user could pick instead, in one run."""
+"""Benchmark of inference: the engines of this library beside the alternatives, in one run."""

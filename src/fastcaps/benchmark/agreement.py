@@ -1,4 +1,4 @@
-"""Whether all engines answer alike: a trained network on real images, against ordinary convolution in float64."""
+"""Check that all engines agree: a trained network on real images, compared with ordinary convolution in float64."""
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ from fastcaps.benchmark.results import Answers
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsuleNetwork, FastCapsNet
 
-# Each with the network that is its reference.
+# The engines, each with the network that is its reference.
 COMPARED = {
     PLAIN: "dynamic",
     DYNAMIC: "dynamic",
@@ -55,15 +55,15 @@ def agreement(
     compressed: FastCapsNet | None = None,
     observe: Callable[[int], None] = lambda images: None,
 ) -> tuple[Answers, ...]:
-    """Return for each engine how its answers differ from the reference's.
+    """Return how the answers of each engine differ from those of the reference.
 
     Args:
         model: a trained network.
-        coefficients: of its folded network, ``(i j)``.
+        coefficients: coefficients ``(i j)`` of its folded network.
         tests: batches of test images, bytes ``(b c h w)``, and labels ``(b)``.
         calibration: batches of training images, bytes, for int8.
         compressed: a compressed network, whose engines are compared with itself.
-        observe: told how many images were just done.
+        observe: called with the number of images after each batch.
     """
     references = {"dynamic": _exact(model), "fast": _exact(fold(model, coefficients))}
     compared = COMPARED
@@ -83,7 +83,7 @@ def agreement(
 
 @dataclass
 class _Counts:
-    """What an engine answered so far."""
+    """Counts of the answers of an engine so far."""
 
     engine: Engine
     images: int = 0

@@ -1,4 +1,4 @@
-"""What the benchmark is to reach, beside what was measured in the same run."""
+"""Targets of the benchmark, beside the measurements of the same run."""
 
 from collections.abc import Iterable, Iterator
 
@@ -20,9 +20,9 @@ from fastcaps.benchmark.results import Aim, EngineTime, RoutingTime
 
 _OWN = (COMPRESSED, ONNX_COMPRESSED, ONNX_COMPRESSED_INT8, OPENVINO_COMPRESSED, OPENVINO_COMPRESSED_INT8)
 _OTHERS = (ONNX_EFFICIENT, EFFICIENT, OPENVINO_EFFICIENT)
-# The same network in the same engine, both in float32.
+# Pairs of a compressed network and Efficient-CapsNet in the same engine, both in float32.
 _ALIKE = ((ONNX_COMPRESSED, ONNX_EFFICIENT), (COMPRESSED, EFFICIENT), (OPENVINO_COMPRESSED, OPENVINO_EFFICIENT))
-# By batch size: how many times faster than plain dynamic routing the best engine of the compressed network is to be.
+# By batch size: target speedup of the best engine of the compressed network over plain dynamic routing.
 _THAN_PLAIN = {1: 15, 8: 15, 32: 25, 128: 30}
 _THAN_EFFICIENT = 1.5
 _LARGEST_MB = 1.5
@@ -46,7 +46,7 @@ def aims_of(rows: Iterable[EngineTime], growth: Iterable[RoutingTime]) -> tuple[
 
 
 def _compressed(rows: dict[tuple[str, int], EngineTime]) -> Iterator[Aim]:
-    """The compressed network against plain dynamic routing and Efficient-CapsNet, and the size of its int8 file."""
+    """Yield targets of the compressed network: speedups over other networks, and the size of its int8 file."""
     for batch, aim in _THAN_PLAIN.items():
         ms = {name: row.ms_per_image for (name, size), row in rows.items() if size == batch}
         own = [name for name in _OWN if name in ms]

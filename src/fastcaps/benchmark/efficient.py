@@ -1,4 +1,4 @@
-"""Efficient-CapsNet (Mazzia et al., 2021): what a user who wants a small, fast capsule network would pick instead.
+"""Efficient-CapsNet (Mazzia et al., 2021): the alternative for users who want a small, fast capsule network.
 
 Written from the paper: four convolutions with ReLU and BatchNorm, a depthwise convolution that leaves one position, 16
 capsules of 8 numbers, and self-attention in place of routing iterations.
@@ -16,9 +16,9 @@ _CAPSULES, _DIMENSION = 16, 8
 
 
 class EfficientCapsNet(nn.Module):
-    """From images ``(b c h w)``, bytes or floating-point between 0 and 1, to class capsules ``(b j e)``.
+    """Map images ``(b c h w)``, bytes or floating-point between 0 and 1, to class capsules ``(b j e)``.
 
-    For MNIST it has the 161 thousand parameters that its authors name.
+    For MNIST it has 161 thousand parameters, as in the paper.
     """
 
     def __init__(self, config: CapsNetConfig) -> None:
@@ -37,7 +37,7 @@ class EfficientCapsNet(nn.Module):
         self.routing = SelfAttentionRouting(_CAPSULES, _DIMENSION, config.classes, 16)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images to class capsules ``(b j e)``."""
+        """Return the class capsules ``(b j e)`` of images."""
         if images.dtype == torch.uint8:
             images = images.to(torch.float32) / 255
         channels = self.layers(images)  # (b, i·d, 1, 1)
@@ -59,7 +59,7 @@ class SelfAttentionRouting(nn.Module):
         nn.init.normal_(self.weight, std=(2 / in_dim) ** 0.5)
 
     def forward(self, lower: Tensor) -> Tensor:
-        """Lower capsules to class capsules."""
+        """Return the class capsules of lower capsules."""
         by_capsule = lower.transpose(0, 1) @ self.weight  # (i, b, j·e)
         votes = by_capsule.transpose(0, 1).reshape(lower.shape[0], lower.shape[1], self.out_capsules, self.out_dim)
         # The sum over k of û_ij · û_kj is û_ij · Σ_k û_kj, so no matrix of all pairs is needed.

@@ -1,4 +1,4 @@
-"""All engines behind one interface: images in, an answer out, with its size and the shares of its layers."""
+"""All engines behind one interface: a function of images, the size of the engine, and the time shares of its layers."""
 
 import json
 import time
@@ -54,10 +54,10 @@ class Engine:
     """One way to run a network.
 
     Attributes:
-        run: images, bytes ``(b c h w)``, to an answer.
-        size: bytes of its weights; in ONNX of the whole file.
-        shares: images to the share of each of `LAYERS` in the time; None for a network with other layers.
-        multiply_adds: per image, counted as ordinary convolution and votes.
+        run: computes an answer, given images as bytes ``(b c h w)``.
+        size: bytes of its weights; for ONNX, of the whole file.
+        shares: returns the fraction of time of each of `LAYERS`, given images; None for a network with other layers.
+        multiply_adds: multiply-adds per image, counted as ordinary convolution and votes.
         content: the ONNX file; None for PyTorch.
     """
 
@@ -70,12 +70,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks that engines run. Untrained ones do: the time doesn't depend on the weights.
+    """The networks that engines run. They may be untrained: the time doesn't depend on the weights.
 
     Attributes:
-        config: of the whole network.
-        compressed_size: of the compressed network; three eighths of the types and maps when None.
-        cnn_channels: of the convolutional baseline.
+        config: configuration of the whole network.
+        compressed_size: size of the compressed network; three eighths of the types and maps when None.
+        cnn_channels: channels of the convolutional baseline.
         trained: a network and coefficients ``(i j)``; random weights when None.
         calibration: batches of training images, bytes, for the ranges of int8; noise when empty.
         small: a trained compressed network; random weights when None.
@@ -96,7 +96,7 @@ class Networks:
 
     @cached_property
     def coefficients(self) -> Tensor:
-        """Those of the folded network, ``(i j)``."""
+        """The coefficients of the folded network, ``(i j)``."""
         generator = torch.Generator().manual_seed(0)
         shape = (self.config.lower_capsules, self.config.classes)
         return self.trained[1] if self.trained else torch.rand(shape, generator=generator)
@@ -124,9 +124,9 @@ def engine(name: str, networks: Networks, threads: int) -> Engine:
     """Return one of `installed_engines`.
 
     Args:
-        name: of the engine.
-        networks: what it runs.
-        threads: for ONNX Runtime and OpenVINO; PyTorch has its own number.
+        name: name of the engine.
+        networks: the networks to run.
+        threads: threads of ONNX Runtime and OpenVINO; PyTorch has its own setting.
     """
     if name in OPENVINO_ENGINES:
         return _openvino(engine(OPENVINO_ENGINES[name], networks, threads), threads)
@@ -158,7 +158,7 @@ def some_images(config: CapsNetConfig, count: int) -> Tensor:
 
 
 def dynamic_multiply_adds(config: CapsNetConfig) -> int:
-    """Return the multiply-adds per image with dynamic routing: a sum per iteration, an agreement after all but one."""
+    """Return the multiply-adds per image with dynamic routing: a sum per iteration, an agreement in all but one."""
     return sum(config.multiply_adds(config.iterations).values())
 
 
@@ -185,7 +185,7 @@ def _convolutional(networks: Networks, threads: int | None) -> Engine:
 
 
 def _efficient(config: CapsNetConfig, threads: int | None) -> Engine:
-    """Efficient-CapsNet with its BatchNorm merged into the convolutions, as a user in a hurry would run it."""
+    """Return Efficient-CapsNet with BatchNorm merged into the convolutions, as optimized for inference."""
     torch.manual_seed(0)
     network = EfficientCapsNet(config).eval()
     fuse_batch_norm(network, sequential=True)
@@ -207,7 +207,7 @@ def module_engine(module: nn.Module, count: int) -> Engine:
 
 
 def graph_engine(network: CapsNet | FastCapsNet, routing: str, threads: int, count: int, ranges: Any = None) -> Engine:
-    """Return a network in ONNX Runtime as an engine; ``ranges`` are those of int8."""
+    """Return a network in ONNX Runtime as an engine; ``ranges`` are the activation ranges for int8."""
     weights = {key: value.detach().numpy() for key, value in network.state_dict().items()}
     content = network_graph(network.config, weights, routing, ranges).SerializeToString()
     session = Session(content, threads)
@@ -219,7 +219,7 @@ def _openvino(onnx: Engine, threads: int) -> Engine:
     import openvino
 
     assert onnx.content is not None
-    # On processors that have bfloat16, OpenVINO would round float32 to it.
+    # On processors with bfloat16, OpenVINO would compute in bfloat16 by default.
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(onnx.content), "CPU", settings)
@@ -233,13 +233,13 @@ def _openvino(onnx: Engine, threads: int) -> Engine:
 
 
 def stored_engine(file: Path, threads: int) -> Engine:
-    """Return an exported file in ONNX Runtime as an engine; what its layers take is not known."""
+    """Return an exported file in ONNX Runtime as an engine; the times of its layers are not known."""
     content = file.read_bytes()
     return Engine(Session(content, threads).run, len(content), None, 0)
 
 
 def _count(network: nn.Module, config: CapsNetConfig) -> int:
-    """Multiply-adds per image of the convolutions and matrix products, from the shapes they see."""
+    """Return the multiply-adds per image of the convolutions and matrix products, from the shapes of their outputs."""
     counts: list[int] = []
 
     def add(module: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -264,7 +264,7 @@ def _weights(module: nn.Module) -> int:
 class Session:
     """An ONNX Runtime session as an engine: a batch is never split, and its threads don't spin after a call.
 
-    Threads that spin take the cores from whatever runs next: in turns with them everything else looks slower.
+    Spinning threads would occupy the cores while the next engine is measured, which would look slower.
     """
 
     def __init__(self, content: bytes, threads: int, profile: Path | None = None) -> None:
@@ -286,7 +286,7 @@ class Session:
 
 
 def _watched(module: nn.Module, run: Callable[[Tensor], object], images: Tensor) -> dict[str, float]:
-    """Shares of the layers of a PyTorch network, over a few runs."""
+    """Return the time shares of the layers of a PyTorch network, over a few runs."""
     seconds = dict.fromkeys(LAYERS, 0.0)
     started: dict[str, float] = {}
     hooks = []
@@ -307,7 +307,7 @@ def _watched(module: nn.Module, run: Callable[[Tensor], object], images: Tensor)
 
 
 def _profiled(content: bytes, threads: int, images: Tensor) -> dict[str, float]:
-    """Shares of the layers of an ONNX graph, from the profile of ONNX Runtime.
+    """Return the time shares of the layers of an ONNX graph, from the profile of ONNX Runtime.
 
     Nodes come in the order in which they run: the first convolution ends the stem; PrimaryCaps lasts until the lower
     capsules are reshaped for the routing layer.
@@ -333,5 +333,5 @@ def _profiled(content: bytes, threads: int, images: Tensor) -> dict[str, float]:
 
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:
-    whole = sum(seconds.values()) or 1.0
-    return {name: value / whole for name, value in seconds.items()}
+    total = sum(seconds.values()) or 1.0
+    return {name: value / total for name, value in seconds.items()}

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from fastcaps._figure import Figure
 from fastcaps.benchmark.results import Benchmark
 
-# Read at 1200 pixels: an inch is a hundred of them.
+# In inches; the figure is shown 1200 pixels wide.
 _WIDTH = 12
 _STYLE: dict[Any, Any] = {
     "font.size": 11,
@@ -22,14 +22,14 @@ _STYLE: dict[Any, Any] = {
     "grid.color": "#e6e6e6",
     "legend.frameon": False,
 }
-# Of the batch sizes, from the smallest on.
+# Colors of the batch sizes, from the smallest.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 
 
 def figure(result: Benchmark) -> Figure:
     """Draw the milliseconds per image of every engine by batch size, and of the routing layer as sizes grow.
 
-    The headline says how much faster than plain dynamic routing the fastest engine of the same network is.
+    The headline gives the speedup of the fastest engine of the same network over plain dynamic routing.
     """
     axes = list(dict.fromkeys(row.axis for row in result.growth))
     engines, batches = len({row.engine for row in result.engines}), len({row.batch for row in result.engines})

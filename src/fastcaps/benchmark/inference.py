@@ -1,4 +1,4 @@
-"""Inference measured: all engines at several batch sizes, then the routing layer as one size after the other grows."""
+"""Measure inference: all engines at several batch sizes, then the routing layer as each of its sizes grows."""
 
 import os
 from collections.abc import Callable
@@ -25,11 +25,11 @@ Observe = Callable[[int], None]
 
 @torch.no_grad()
 def bench(settings: Settings, observe: Observe = lambda turns: None) -> Benchmark:
-    """Measure everything; the number of threads of PyTorch is that of all engines.
+    """Measure everything; all engines use the number of threads of PyTorch.
 
     Args:
         settings: what to measure.
-        observe: told how many of the turns were just taken.
+        observe: called with the number of turns just taken.
     """
     threads = torch.get_num_threads()
     peak = matmul_peak(settings.square, settings.repetitions)
@@ -56,13 +56,13 @@ def bench(settings: Settings, observe: Observe = lambda turns: None) -> Benchmar
         ),
         growth=growth,
         skipped=skipped,
-        # They are about this network on two threads; of others they say nothing.
+        # The targets only apply to this network on two threads.
         aims=aims_of(rows, growth) if settings.config == CapsNetConfig.mnist() and threads == 2 else (),
     )
 
 
 def _first_alone(settings: Settings, threads: int, observe: Observe) -> dict[int, float]:
-    """Milliseconds per image of the first engine by batch size, while there is no other."""
+    """Return the milliseconds per image of the first engine by batch size, before any other engine is made."""
     first = engines.engine(PLAIN, settings.networks, threads)
     times = {}
     for batch in settings.batches:
@@ -100,7 +100,7 @@ def _engine_times(settings: Settings, threads: int, peak: float, observe: Observ
 
 
 def _engine_memory(settings: Settings, threads: int, observe: Observe) -> dict[tuple[str, int], float | None]:
-    """Peaks of memory by engine and batch size: a process per engine, as many at a time as there are cores."""
+    """Return peak memory by engine and batch size, measured in one process per engine, in parallel on all cores."""
     tiny = Settings.quick()
 
     def peaks(name: str) -> list[float | None]:
@@ -187,6 +187,6 @@ def _sizes(settings: Settings, axis: str, size: int) -> dict[str, int]:
 
 
 def _needed_bytes(sizes: dict[str, int]) -> int:
-    """Weights for each of three variants, and all votes three times."""
+    """Return the memory of the weights of three variants, and of three copies of all votes."""
     b, i, d, j, e = (sizes[key] for key in "bidje")
     return int(4 * 3 * (i * d * j * e + b * i * j * e))

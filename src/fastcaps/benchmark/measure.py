@@ -1,4 +1,4 @@
-"""Time and memory: variants take turns and medians are compared; memory is measured in processes of their own."""
+"""Measure time and memory: variants take turns and medians are compared; memory is measured in separate processes."""
 
 import ctypes
 import gc
@@ -24,7 +24,7 @@ Name = TypeVar("Name")
 
 
 class Measured(NamedTuple):
-    """Seconds of one call: the median of all turns, and the quartiles that say how much they spread."""
+    """Seconds of one call: the median of all turns, and their quartiles."""
 
     median: float
     low: float
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
 
 def machine() -> BenchmarkMachine:
-    """Return what this runs on."""
+    """Return a description of this machine."""
     versions = {"fastcaps": __version__, "torch": torch.__version__, "Python": platform.python_version()}
     with suppress(PackageNotFoundError):
         versions["ONNX Runtime"] = version("onnxruntime")
@@ -56,7 +56,7 @@ def machine() -> BenchmarkMachine:
 
 
 def print_machine() -> None:
-    """Print the same in words."""
+    """Print a description of this machine."""
     this = machine()
     print(f"processor  {this.processor}, {this.cores} cores, {this.instructions}")
     print(f"threads    {this.threads}")
@@ -70,16 +70,16 @@ def measured(
     observe: Callable[[int], None] = lambda turns: None,
     budget: float = math.inf,
 ) -> dict[Name, Measured]:
-    """Return the seconds per call of each variant; they take turns, so that a busy moment falls on all of them.
+    """Return the seconds per call of each variant; they take turns, so that other load affects all of them.
 
-    Every turn begins with a call that doesn't count: caches and memory are full of the data of the variant before.
+    Every turn begins with a call that isn't counted, because the caches contain the data of the previous variant.
 
     Args:
-        variants: what to call.
-        repetitions: turns of each that count, after one that warms up.
-        least: seconds that a turn takes at least, by calling several times.
-        observe: told how many turns were just taken.
-        budget: seconds after which a variant takes no more turns, once it has had three that count.
+        variants: functions to call, by name.
+        repetitions: counted turns of each variant, after a warmup turn.
+        least: minimum duration of a turn in seconds, reached by several calls.
+        observe: called with the number of turns just taken.
+        budget: seconds after which a variant takes no more turns, after at least three counted ones.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in variants}
     spent = dict.fromkeys(variants, 0.0)
@@ -97,7 +97,7 @@ def measured(
 
 
 def _turn(run: Callable[[], object], least: float) -> float:
-    """Seconds per call, over as many calls as take the least seconds."""
+    """Return the seconds per call, over as many calls as ``least`` seconds take."""
     calls, elapsed, start = 0, 0.0, time.perf_counter()
     while not calls or elapsed < least:
         run()
@@ -111,7 +111,7 @@ def times(variants: Mapping[str, Callable[[], object]], repetitions: int = 9) ->
 
 
 def matmul_peak(size: int = 2048, repetitions: int = 9) -> float:
-    """Return the multiply-adds per second of a large square product in float32, the most that PyTorch reaches here."""
+    """Return the multiply-adds per second of a large square product in float32: the peak of PyTorch on this machine."""
     square = torch.randn(size, size)
     return size**3 / times({"square": lambda: square @ square}, repetitions)["square"]
 
@@ -119,16 +119,16 @@ def matmul_peak(size: int = 2048, repetitions: int = 9) -> float:
 def peak_memory(
     function: Callable[..., Callable[[], object]], *arguments: Any, small: tuple[Any, ...] | None = None
 ) -> float | None:
-    """Return the megabytes by which a run exceeds what was there before, in a process of its own.
+    """Return the peak memory of a run in megabytes, beyond what was in use before, measured in a separate process.
 
     Args:
-        function: makes everything that is needed and returns what is to be measured; importable by name.
-        arguments: for the function.
-        small: arguments for something small of the same kind, made and run first, so that libraries are loaded. What
-            the function makes then counts, too: weights in whatever form they are cached.
+        function: prepares the run and returns the function to measure; importable by name.
+        arguments: arguments of ``function``.
+        small: arguments for a small run, done first so that libraries are loaded. Then the memory that ``function``
+            allocates is counted, too: weights in whatever form they are cached.
 
     Returns:
-        None when the process died.
+        The megabytes; None if the process died.
     """
     return peak_memories(function, [arguments], small)[0]
 
@@ -138,15 +138,15 @@ def peak_memories(
     arguments: Sequence[tuple[Any, ...]],
     small: tuple[Any, ...] | None = None,
 ) -> list[float | None]:
-    """As `peak_memory`, for several arguments one after the other in the same process."""
+    """Return `peak_memory` for several sets of arguments, one after the other in the same process."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_measure, args=(there, function, arguments, small))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_measure, args=(sender, function, arguments, small))
     process.start()
-    there.close()
+    sender.close()
     peaks: list[float | None] = []
     try:
-        peaks.extend(here.recv() for _ in arguments)
+        peaks.extend(receiver.recv() for _ in arguments)
     except EOFError:
         peaks += [None] * (len(arguments) - len(peaks))
     finally:
@@ -155,7 +155,7 @@ def peak_memories(
 
 
 def can_measure_memory() -> bool:
-    """Return whether the system tells a process its own peak; Linux does."""
+    """Return whether the system reports the peak memory of a process, as Linux does."""
     return Path("/proc/self/clear_refs").exists()
 
 
@@ -177,22 +177,22 @@ def _measure(
     if small is not None:
         function(*small)()
     for each in arguments:
-        before = _held()
+        before = _resident_kilobytes()
         run = function(*each)
         if small is None:
-            before = _held()
+            before = _resident_kilobytes()
         else:
-            _held()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+            _resident_kilobytes()
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         run()
         pipe.send((_status("VmHWM") - before) / 1024)
         del run
 
 
-def _held() -> int:
-    """Kilobytes in use, what was freed given back to the system first, or it would hide what comes next."""
+def _resident_kilobytes() -> int:
+    """Return the memory in use, after freed memory was returned to the system; it would hide later allocations."""
     gc.collect()
-    with suppress(OSError, AttributeError):  # not every C library has it
+    with suppress(OSError, AttributeError):  # not every C library has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
     return _status("VmRSS")
 

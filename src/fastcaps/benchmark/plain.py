@@ -1,4 +1,4 @@
-"""What else one could run: the network the way public implementations write it, and Sabour's convolutional baseline."""
+"""Alternatives: the network as in public implementations, and the convolutional baseline of Sabour et al."""
 
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ def plain_routing(
     normalization: Normalization | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Votes ``(b i j e)`` to capsules ``(b j e)`` by dynamic routing: einsum, and autograd through the loop."""
+    """Route votes ``(b i j e)`` to capsules ``(b j e)`` with einsum, and autograd through the loop."""
     b, i, j, _ = votes.shape
     normalization = MaxMin() if normalization is None else normalization
     logits = votes.new_zeros(b, i, j)
@@ -31,10 +31,10 @@ def plain_routing(
 
 
 class PlainCapsNet(nn.Module):
-    """A network's weights as public implementations use them: `nn.Conv2d`, and all votes.
+    """A network as in public implementations: `nn.Conv2d`, and all votes in memory.
 
-    With coefficients ``(i j)`` votes are weighted by these, which is the paper's Fast Routing Procedure to the letter;
-    without, they are routed dynamically.
+    With coefficients ``(i j)``, votes are weighted by them, exactly as in the paper's Fast Routing Procedure; without,
+    they are routed dynamically.
     """
 
     def __init__(self, model: CapsNet, coefficients: Tensor | None = None) -> None:
@@ -46,7 +46,7 @@ class PlainCapsNet(nn.Module):
         self.routing = _PlainRouting(model, coefficients)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images ``(b c h w)`` to class capsules ``(b j e)``."""
+        """Return the class capsules ``(b j e)`` of images ``(b c h w)``."""
         if self.standardize:
             images = standardized(images)
         return cast(Tensor, self.routing(self.primary(self.stem(images))))
@@ -77,9 +77,9 @@ class _PlainRouting(nn.Module):
 
 
 class ConvolutionalBaseline(nn.Sequential):
-    """What Sabour et al. compare with: three 5×5 convolutions of 256, 256 and 128 channels, then 328, 192, classes.
+    """The baseline of Sabour et al.: three 5×5 convolutions of 256, 256 and 128 channels, then 328, 192, classes.
 
-    Padded to the size of the image, which gives the 35.4 million parameters that they name for MNIST.
+    With padding to the size of the image it has 35.4 million parameters for MNIST, as in their paper.
     """
 
     def __init__(self, config: CapsNetConfig, channels: tuple[int, int, int] = (256, 256, 128)) -> None:
@@ -96,7 +96,7 @@ class ConvolutionalBaseline(nn.Sequential):
         super().__init__(*layers, nn.Linear(features, config.classes))
 
     def onnx(self, config: CapsNetConfig) -> Any:
-        """The same as an ONNX model, from bytes ``(b c h w)`` to ``scores (b j)``."""
+        """Return the network as an ONNX model, from bytes ``(b c h w)`` to ``scores (b j)``."""
         from onnx import TensorProto
 
         from fastcaps.exporting.graph import Graph

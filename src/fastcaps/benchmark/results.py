@@ -1,4 +1,4 @@
-"""What a benchmark measures, as it is stored in ``bench.json``."""
+"""The result of a benchmark, as stored in ``bench.json``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ class EngineTime:
 
     Attributes:
         engine: its name.
-        batch: images at a time.
-        ms_per_image: median.
-        quartiles: of the milliseconds per image.
-        images_per_second: at the median.
-        times_faster: than plain dynamic routing at this batch size.
-        peak_mb: memory that it takes, with its weights; None where it was not measured.
-        size_mb: of its weights; in ONNX of the whole file.
-        shares: share of each layer of the network in the time; None for a network with other layers.
-        share_of_peak: multiply-adds per second against those of a large square product.
+        batch: images per batch.
+        ms_per_image: median of the milliseconds per image.
+        quartiles: quartiles of the milliseconds per image.
+        images_per_second: speed at the median.
+        times_faster: speedup over plain dynamic routing at this batch size.
+        peak_mb: peak memory in MB, with the weights; None if it was not measured.
+        size_mb: size of the weights in MB; for ONNX, of the whole file.
+        shares: fraction of the time of each layer of the network; None for a network with other layers.
+        share_of_peak: multiply-adds per second relative to those of a large square product.
     """
 
     engine: str
@@ -72,7 +72,7 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """Something to reach: a ratio of times, or with the unit MB a size that must not be exceeded."""
+    """A target: a ratio of times, or, with the unit MB, a maximum size."""
 
     what: str
     aim: float
@@ -87,12 +87,12 @@ class Answers:
 
     Attributes:
         engine: its name.
-        images: that were compared.
-        changed: answers that differ.
-        largest_difference: of a length.
+        images: number of images that were compared.
+        changed: number of answers that differ.
+        largest_difference: largest difference of a length.
         alone: largest difference of a length between an image in its batch and alone.
-        accuracy: of the engine.
-        reference_accuracy: in float64.
+        accuracy: accuracy of the engine.
+        reference_accuracy: accuracy in float64.
     """
 
     engine: str
@@ -106,14 +106,14 @@ class Answers:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkMachine:
-    """What a benchmark ran on.
+    """The machine of a benchmark.
 
     Attributes:
         processor: its name.
-        cores: of the machine; None where it does not tell.
+        cores: number of cores of the machine; None if unknown.
         instructions: vector instructions that PyTorch uses.
         threads: CPU threads.
-        versions: of packages, by name.
+        versions: versions of packages, by name.
     """
 
     processor: str
@@ -124,7 +124,7 @@ class BenchmarkMachine:
 
     @property
     def packages(self) -> str:
-        """The versions in words."""
+        """The versions as text."""
         return ", ".join(f"{name} {number}" for name, number in self.versions.items())
 
 
@@ -136,13 +136,13 @@ class Benchmark(Result):
         command: command line that measured it.
         machine: processor, threads, versions.
         settings: what was measured.
-        multiply_adds_per_second: of a large square product.
+        multiply_adds_per_second: speed of a large square product.
         engines: one entry per batch size and engine.
         disturbance: one entry per batch size.
-        growth: the routing layer alone, as one size after the other grows.
-        skipped: sizes of it that did not fit into memory.
-        aims: what was to be reached, for the paper's MNIST network on two threads.
-        answers: of a trained network; None where they were not compared.
+        growth: the routing layer alone, as each of its sizes grows.
+        skipped: sizes of the routing layer that did not fit into memory.
+        aims: targets for the paper's MNIST network on two threads.
+        answers: comparison of the answers of a trained network; None if they were not compared.
         network: the run that was measured, and the compressed one; None for the paper's network.
     """
 

@@ -1,4 +1,4 @@
-"""What a benchmark of inference measures."""
+"""Settings of a benchmark of inference."""
 
 from dataclasses import dataclass, field
 
@@ -13,20 +13,20 @@ ROUTINGS = ("plain dynamic", "dynamic", "folded")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Record):
-    """How much is measured.
+    """What is measured, and how thoroughly.
 
     Attributes:
-        config: of the network.
+        config: configuration of the network.
         compressed: size of the compressed network; three eighths of the types and maps when None.
-        batches: sizes of a batch.
+        batches: batch sizes.
         repetitions: turns of each engine.
-        least: seconds that a turn takes at least.
-        budget: seconds that an engine takes at a batch size, if it has had three turns.
-        memory: whether peaks of memory are measured, in processes of their own.
-        growth: for each of lower capsules, classes, iterations and batch the sizes to measure.
-        growth_batch: images at a time where another size grows.
-        cnn_channels: of the convolutional baseline.
-        square: side of the product that is the machine's peak.
+        least: minimum duration of a turn in seconds.
+        budget: maximum seconds of an engine per batch size, after at least three turns.
+        memory: whether peak memory is measured, in separate processes.
+        growth: sizes to measure for each of lower capsules, classes, iterations and batch.
+        growth_batch: batch size while another size grows.
+        cnn_channels: channels of the convolutional baseline.
+        square: side of the square product that measures the peak of the machine.
     """
 
     config: CapsNetConfig = field(default_factory=CapsNetConfig.mnist)
@@ -79,7 +79,7 @@ class Settings(Record):
 
     @property
     def turns(self) -> int:
-        """How many turns there are in all, for whoever shows progress."""
+        """Total number of turns, for a progress bar."""
         engines = len(installed_engines())
         points = len(self.batches) * (engines + 1) + sum(map(len, self.growth.values())) * len(ROUTINGS)
         return points * (self.repetitions + 1) + self.memory * (engines + len(ROUTINGS))

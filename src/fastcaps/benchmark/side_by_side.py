@@ -1,4 +1,4 @@
-"""Engines side by side on the same test images: their accuracy and their speed, in seconds."""
+"""Compare accuracy and speed of engines on the same test images; takes seconds."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,11 +20,11 @@ class EngineAnswers:
     Attributes:
         engine: its name.
         correct: number of correct answers.
-        accuracy: share of them.
+        accuracy: fraction of correct answers.
         changed: number of answers that differ from those of the first engine.
-        images_per_second: at the median of all batches.
-        times_faster: than the first engine.
-        size_mb: of its weights; in ONNX of the whole file.
+        images_per_second: speed at the median of all batches.
+        times_faster: speedup over the first engine.
+        size_mb: size of its weights in MB; for ONNX, of the whole file.
     """
 
     engine: str
@@ -43,9 +43,9 @@ class SideBySide(Result):
     Attributes:
         network: its name.
         images: number of test images.
-        batch_size: images at a time.
+        batch_size: images per batch.
         threads: CPU threads.
-        engines: the first is what the others are compared with.
+        engines: one entry per engine; the others are compared with the first.
     """
 
     network: str
@@ -72,7 +72,7 @@ class SideBySide(Result):
         return [Table(title, ["engine", "accuracy", "answers changed", "images/s", "speed", "MB"], rows)]
 
     def sentences(self) -> list[str]:
-        """Say how much faster the fastest is, and what that changes."""
+        """Return how much faster the fastest engine is, and how many answers it changes."""
         first, best = self.engines[0], max(self.engines, key=lambda row: row.times_faster)
         changed = f"{best.changed:,} of {self.images:,} answers {'changes' if best.changed == 1 else 'change'}"
         return [f"{best.engine} is {best.times_faster:.1f} times as fast as {first.engine}; {changed}."]
@@ -85,13 +85,13 @@ def side_by_side(
     tests: Iterable[tuple[Tensor, Tensor]],
     observe: Callable[[int], None] = lambda images: None,
 ) -> SideBySide:
-    """Run every engine on every batch in turn, so that a busy moment falls on all of them.
+    """Run every engine on every batch in turn, so that other load affects all of them.
 
     Args:
         network: name for the table.
-        engines: by name; the others are compared with the first.
+        engines: engines by name; the others are compared with the first.
         tests: batches of images, bytes ``(b c h w)``, and labels ``(b)``.
-        observe: told how many images were just done.
+        observe: called with the number of images after each batch.
     """
     batches = list(tests)
     if not batches:
@@ -101,7 +101,7 @@ def side_by_side(
     for images, _ in batches:
         for name, engine in engines.items():
             if not answers[name]:
-                engine.run(images)  # the first call prepares
+                engine.run(images)  # the first call is a warmup
             begun = time.perf_counter()
             lengths = engine_lengths(engine, images)
             seconds[name].append((time.perf_counter() - begun) / len(images))

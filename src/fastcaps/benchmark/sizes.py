@@ -1,4 +1,4 @@
-"""The time of networks of several sizes, and of Efficient-CapsNet beside them."""
+"""Measure the time of networks of several sizes, and of Efficient-CapsNet."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -34,14 +34,14 @@ def time_networks(
     least: float = 0.05,
     budget: float = 1.0,
 ) -> tuple[NetworkTime, ...]:
-    """Measure folded networks in turns, in PyTorch and, where it is installed, in ONNX Runtime in float32 and int8.
+    """Measure folded networks in turns, in PyTorch and, if it is installed, in ONNX Runtime in float32 and int8.
 
     Args:
-        networks: by name; all for the same images. Efficient-CapsNet for these images is added.
-        batches: images at a time.
+        networks: networks by name; all for the same images. Efficient-CapsNet for these images is added.
+        batches: batch sizes.
         repetitions: turns of each.
-        least: seconds that a turn takes at least.
-        budget: seconds that a network takes at a batch size.
+        least: minimum duration of a turn in seconds.
+        budget: maximum seconds of a network per batch size.
     """
     threads, config = torch.get_num_threads(), next(iter(networks.values())).config
     engines: dict[tuple[str, str], Engine] = {}

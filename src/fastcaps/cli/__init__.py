@@ -70,7 +70,7 @@ app.command("bench", cls=GroupedCommand)(bench.bench)
 
 
 def main() -> None:
-    """Run the command line; of several processes only the first prints."""
+    """Run the command line; in a distributed run only rank 0 prints."""
     quiet()
     try:
         app()

@@ -1,4 +1,4 @@
-"""What all subcommands share: errors, printing, and common options."""
+"""Common parts of all subcommands: errors, printing, and options."""
 
 import copy
 import functools
@@ -144,7 +144,7 @@ def renamed_value(old: str, new: str) -> Callable[[typer.CallbackParam, Any], An
 
 
 def quiet() -> None:
-    """Let only the first of several processes print; `_one_line` prints errors that only others have."""
+    """Silence all ranks but 0; `_one_line` prints errors that only other ranks have."""
     if distributed.launched()[0] > 0:
         # Open until the process ends.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
@@ -160,7 +160,7 @@ def _one_line(function: Callable[..., Any], world: distributed.World = distribut
     except distributed.EndedElsewhereError as error:
         raise typer.Exit(error.code) from None
     except distributed.JoiningError as error:
-        # Every process prints its own: without the others it can't know whether one has.
+        # Every process prints its own error: it can't know whether another one has printed it.
         typer.echo(f"error: {error}", file=sys.__stderr__)
         raise typer.Exit(1) from None
     except KeyboardInterrupt as interrupt:
@@ -179,7 +179,7 @@ def _one_line(function: Callable[..., Any], world: distributed.World = distribut
     except typer.BadParameter:
         raise
     except Exception:
-        # A fault of ours; it must be seen also where another process than the first has it.
+        # A bug; it must also be visible if it occurs on another rank than 0.
         world.end(1)
         if distributed.launched()[0] > 0:
             sys.stderr = sys.__stderr__
@@ -201,9 +201,9 @@ def _say(words: str, world: distributed.World, code: int) -> None:
 
 
 def wait_for_the_first() -> None:
-    """In another process than the first, wait to be ended.
+    """On all ranks but 0, wait to be terminated.
 
-    The first is about to say why it ends, and the launcher would stop it at once if another ended before.
+    Rank 0 is about to print why it ends, and the launcher would stop it at once if another rank ended first.
     """
     if distributed.launched()[0] > 0:
         time.sleep(30)
@@ -212,7 +212,7 @@ def wait_for_the_first() -> None:
 def explained(
     error: Exception, function: Callable[..., Any], world: distributed.World = distributed.SINGLE
 ) -> str | None:
-    """Return what an error says in the user's terms; None for a fault of ours."""
+    """Return the message of an error for the user; None for a bug."""
     memory = out_of_memory_message(error)
     if memory is not None:
         return memory
@@ -265,7 +265,7 @@ def print_table(table: Table) -> None:
 
 
 def print_columns(table: Table) -> None:
-    """Print a table without lines and title, and as wide as its texts, which are never cut."""
+    """Print a table without lines and title; texts are never truncated."""
     rows = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -273,7 +273,7 @@ def print_columns(table: Table) -> None:
 
 
 def this_command() -> str:
-    """Return the command line, without the folder of the data, which is another elsewhere."""
+    """Return the command line without the folder of the data, which differs between machines."""
     from fastcaps.training.result import without_data_dir
 
     return without_data_dir(shlex.join(["fastcaps", *sys.argv[1:]]))

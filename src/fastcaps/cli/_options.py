@@ -1,4 +1,4 @@
-"""Options that are generated from the fields of dataclasses, in groups, and errors in their words."""
+"""Options generated from the fields of dataclasses, in groups, and errors that name options."""
 
 import dataclasses
 import inspect
@@ -32,10 +32,10 @@ class GroupedCommand(TyperCommand):
 def options_from(
     *classes: tuple[str, type], flags: Mapping[str, tuple[str, ...]]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add an option per field of dataclasses to a command, which gets those that were given as keyword arguments.
+    """Add an option per field of dataclasses to a command, which gets the given options as keyword arguments.
 
-    The help of an option is what the docstring of the class says under ``Attributes:``. All defaults are None: what is
-    not given does not arrive. The metadata of a field may name its group and its metavar, or say that it is no option.
+    The help of an option comes from ``Attributes:`` in the docstring of the class. All defaults are None: options that
+    are not given are not passed. The metadata of a field may set its group and its metavar, or exclude it.
 
     Args:
         classes: pairs of the name of a group and a dataclass.
@@ -92,12 +92,12 @@ def _parameter(cls: type, field: "dataclasses.Field[Any]", group: str, names: tu
 
 
 def number(text: str) -> float | int:
-    """Return a whole number where the text is one, as 1 and not 1.0, otherwise a float."""
+    """Return an int if the text is a whole number, otherwise a float."""
     return int(text) if text.strip().isdecimal() else float(text)
 
 
 def _help(cls: type, field: "dataclasses.Field[Any]") -> str:
-    """Return what the docstring of a class says of a field, with its default."""
+    """Return the description of a field in the docstring of its class, with its default."""
     documented = re.search(
         rf"^ +{field.name}: (.*?)(?=^ +\w+: |\Z)", inspect.getdoc(cls) or "", re.MULTILINE | re.DOTALL
     )
@@ -110,11 +110,11 @@ def _help(cls: type, field: "dataclasses.Field[Any]") -> str:
 
 @contextmanager
 def errors_about_options(names: Mapping[str, str], wrong_use: type[Exception]) -> Iterator[None]:
-    """Let errors that speak of arguments speak of options.
+    """Convert the names of arguments in errors to names of options.
 
     Args:
         names: the option of each argument.
-        wrong_use: errors that are wrong use of the command, with exit code 2.
+        wrong_use: errors that mean wrong usage of the command, with exit code 2.
     """
     try:
         yield

@@ -120,7 +120,7 @@ def parse_chains(texts: Sequence[str]) -> dict[str, "list[master.Filter]"]:
 
 
 def parse_filters(names: Sequence[str], options: Mapping[str, Any]) -> list["master.Filter"]:
-    """Return the filters of these names, each with those of the options that it has; refuse an option of no filter."""
+    """Return filters by name, each with its own options; raise if an option belongs to none of the filters."""
     from fastcaps.master import FILTERS
 
     for name in names:

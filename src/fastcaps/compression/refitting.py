@@ -50,7 +50,7 @@ class RefitSettings:
     capsule_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, saying why."""
+        """Raise ValueError if a value is not valid."""
         if type(self.epochs) is not int or self.epochs < 1:
             raise ValueError(f"epochs is {self.epochs!r}, expected a whole number, at least 1")
         for name in ("learning_rate", "sharpness"):

@@ -62,7 +62,7 @@ class CompressSettings:
     refit: RefitSettings = field(default_factory=RefitSettings)
 
     def __post_init__(self) -> None:
-        """Refuse what can't work, saying why."""
+        """Raise ValueError if a value is not valid."""
         if not 0 <= self.max_drop <= 100:
             raise ValueError(f"max_drop is {self.max_drop!r}, expected points of accuracy from 0 to 100")
         if self.speedup is not None and not 1 < self.speedup < math.inf:
@@ -194,8 +194,8 @@ def compress(
     The search ends with the first size that loses too much.
 
     Args:
-        model: a trained network; not touched.
-        data: the data set that it was trained with. Its test images are not looked at.
+        model: a trained network; not modified.
+        data: the data set that it was trained with. Its test images are not used.
         master: the coefficients to fold, as for `fastcaps.fold`.
         settings: settings of the search.
         split: training and held-out images, if the model was trained without the latter; otherwise some of the

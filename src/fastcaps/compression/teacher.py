@@ -48,7 +48,7 @@ class Teacher:
         """Make a teacher.
 
         Args:
-            model: the network to learn from; not touched.
+            model: the network to learn from; not modified.
             images: training images.
             view: their augmentation.
             batch_size: images per step.

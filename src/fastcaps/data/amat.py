@@ -16,7 +16,7 @@ from fastcaps.data.files import LocalFile, lines
 from fastcaps.data.idx import Arrays, check
 from fastcaps.data.registry import NamedSet
 
-# Lines parsed at a time: a whole file would take a gigabyte as text and numbers.
+# Number of lines parsed at a time: a whole file would take a gigabyte as text and numbers.
 _LINES = 2000
 
 
@@ -93,7 +93,7 @@ def _parse(entry: NamedSet, item: LocalFile, count: int) -> tuple[NDArray[np.uin
 
 
 def _numbers(text: list[tuple[int, bytes]], item: LocalFile, columns: int) -> NDArray[np.float64]:
-    """Parse numbered lines; if that fails, parse one by one to name the line that is wrong."""
+    """Parse numbered lines; if that fails, parse them one by one to find the wrong line."""
     try:
         rows = np.loadtxt([line for _, line in text], ndmin=2)
         if rows.shape == (len(text), columns):

@@ -1,4 +1,4 @@
-"""Images of one's own from NumPy arrays, tensors and torch datasets: checked, converted to bytes, hashed once."""
+"""Data sets from NumPy arrays, tensors and torch datasets: check, convert to bytes, hash."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from fastcaps._images import to_bytes
 
-# Images converted or hashed at a time.
+# Number of images converted or hashed at a time.
 _PIECE = 1024
-# Images of a torch dataset that are read twice, to find random transforms.
+# Number of images of a torch dataset that are read twice, to detect random transforms.
 _READ_TWICE = 32
 
 
 class Content(NamedTuple):
-    """One part of a data set, checked.
+    """One checked part of a data set.
 
     Attributes:
         labels: ``(n)``, int64.
-        read: from indices ``(b)`` to bytes ``(b c h w)``.
+        read: returns images as bytes ``(b c h w)``, given indices ``(b)``.
         image_shape: ``(c, h, w)``.
-        sha256: of all images as bytes, in order, then of all labels as int64.
+        sha256: SHA-256 of all images as bytes, in order, then of all labels as int64.
     """
 
     labels: Tensor
@@ -35,7 +35,7 @@ class Content(NamedTuple):
 
 
 def from_memory(images: Any, labels: Any, prefix: str) -> Content:
-    """Return the content of arrays; bytes are not copied. Errors speak of ``<prefix>images`` and ``<prefix>labels``."""
+    """Return the content of arrays; bytes are not copied. Errors name ``<prefix>images`` and ``<prefix>labels``."""
     pixels = _image_bytes(images, f"{prefix}images", batch=True)
     if not len(pixels):
         raise ValueError(f"{prefix}images is empty, expected at least one image")
@@ -54,9 +54,9 @@ def from_dataset(dataset: Any, argument: str, observe: Callable[[int], None]) ->
     """Return the content of a map-style torch dataset, after one pass over all of it.
 
     Args:
-        dataset: of pairs (image, label).
-        argument: what errors call it.
-        observe: told the number of images just read.
+        dataset: dataset of pairs (image, label).
+        argument: its name in error messages.
+        observe: called with the number of images just read.
     """
     count = dataset_length(dataset, argument)
     numbers = np.empty(count, np.int64)
@@ -91,7 +91,7 @@ def from_dataset(dataset: Any, argument: str, observe: Callable[[int], None]) ->
 
 
 def dataset_length(dataset: Any, argument: str) -> int:
-    """Return the number of images of a map-style dataset; refuse any other object."""
+    """Return the number of images of a map-style dataset; raise for any other object."""
     try:
         count = len(dataset)
     except TypeError:
@@ -109,7 +109,7 @@ def dataset_length(dataset: Any, argument: str) -> int:
 def _image_bytes(images: Any, name: str, *, batch: bool) -> NDArray[np.uint8]:
     """Return images ``(n c h w)`` or ``(n h w)``, or one image ``(c h w)`` or ``(h w)``, as bytes with channels.
 
-    Bytes stay what they are. Floats between 0 and 1 become the nearest of 0/255 … 255/255, halves the even one.
+    Bytes are unchanged. Floats between 0 and 1 are rounded to the nearest of 0/255 … 255/255, half to even.
     """
     pixels = _as_array(images, name)
     if pixels.dtype != np.uint8 and pixels.dtype.kind != "f":
@@ -137,7 +137,7 @@ def _image_bytes(images: Any, name: str, *, batch: bool) -> NDArray[np.uint8]:
     converted = np.empty(pixels.shape, np.uint8)
     for start in range(0, len(pixels), _PIECE):
         values = pixels[start : start + _PIECE].astype(np.float64)
-        wrong = np.argwhere(~((values >= 0) & (values <= 1)))  # also what is not a number
+        wrong = np.argwhere(~((values >= 0) & (values <= 1)))  # also NaN
         if len(wrong):
             where = f" in image {start + wrong[0][0]}" if batch else ""
             raise ValueError(

@@ -1,7 +1,7 @@
-"""What a network sees of an image: changed at random in training, its middle in testing.
+"""Augmentation: random changes of images in training, and a center crop in testing.
 
-Plain PyTorch on whole batches. The random changes of an image follow from five uniform numbers. `augment` draws them
-from a generator, `fastcaps.data.batches` from seed, epoch and step, so that they repeat.
+Plain PyTorch on whole batches. The random changes of an image are determined by five uniform numbers. `augment` draws
+them from a generator, `fastcaps.data.batches` derives them from seed, epoch and step, so that they are reproducible.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ class Augmentation(Record):
 
     Attributes:
         shift: largest shift in pixels, vertically and horizontally.
-        fill: of the pixels that a shift uncovers: ``"zero"`` (black), or ``"edge"`` (the outermost pixels, repeated).
+        fill: pixels that a shift uncovers: ``"zero"`` (black), or ``"edge"`` (the outermost pixels, repeated).
         crop: height and width of the crop, at a random place in training, in the middle in testing.
         flip: whether to mirror half of the images horizontally.
         brightness: largest change, added to all pixels.
@@ -56,7 +56,7 @@ class Augmentation(Record):
 
     @classmethod
     def shifting(cls, height: int, width: int, fill: str) -> Self:
-        """Return shifts by up to 1/14 of the shorter side, as 2 of 28 pixels for MNIST, for images of this size."""
+        """Return an augmentation that shifts by up to 1/14 of the shorter side, such as 2 of 28 pixels for MNIST."""
         return cls(shift=max(1, round(min(height, width) / 14)), fill=fill)
 
     def augment(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -69,9 +69,9 @@ class Augmentation(Record):
         return self.apply(images, chances)
 
     def apply(self, images: Tensor, chances: Tensor) -> Tensor:
-        """Do the same as `augment`, from uniform numbers ``(b 5)``, on any device."""
+        """Augment images with given uniform numbers ``(b 5)``, on any device."""
         h, w = self._checked(images)
-        # Not every device has float64, so only what follows from the numbers goes to the device.
+        # Not every device has float64, so only values derived from the numbers are moved to the device.
         device = images.device
         if self.shift:
             margins = (self.shift,) * 4
@@ -102,7 +102,7 @@ class Augmentation(Record):
 
     @classmethod
     def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
-        """Refuse unknown entries."""
+        """Raise ValueError for unknown entries."""
         unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             raise ValueError(f"{source} has unknown entries: {', '.join(unknown)}")

@@ -38,12 +38,12 @@ def batches(
 
     Args:
         split: the part.
-        batch_size: of all ranks together.
+        batch_size: images per step, of all ranks together.
         view: an `Augmentation` for training, or a function from bytes ``(b c h w)`` to floating-point images for
             testing and accumulating, such as `Augmentation.test_view`.
-        shuffle_seed: of the order and of the augmentation; None keeps the order of the set.
+        shuffle_seed: seed of the order and of the augmentation; None keeps the order of the set.
         epoch: number of this pass; each has its own order and augmentation.
-        start: the first step to yield, so that a run resumes with the batches that it would have had.
+        start: the first step to yield, so that a resumed run gets the same batches.
         rank: number of this process.
         world: number of processes.
 
@@ -108,7 +108,7 @@ def _generate(
 
 
 def _ahead(read: Callable[[int], Tensor], steps: Sequence[int]) -> Iterator[Tensor]:
-    """Yield what ``read`` returns for each step, and read the next step, but no more, meanwhile."""
+    """Yield what ``read`` returns for each step; the next step, and no more, is read in the background."""
     with ThreadPoolExecutor(1) as reader:
         waiting: deque[Future[Tensor]] = deque()
         for step in steps:

@@ -19,14 +19,14 @@ class SetStatus:
     """A named data set and where it is.
 
     Attributes:
-        name: of the set.
+        name: name of the set.
         train: number of training images.
         test: number of test images.
         image_shape: ``(c, h, w)`` of an image as it is stored.
         classes: number of classes.
         available: whether it can be loaded without a download.
-        where: folder of its files, or what it is made from; empty when it isn't available.
-        bytes: size of its files; None without files.
+        where: folder of its files, or the source it is generated from; empty if it isn't available.
+        bytes: size of its files; None if it has no files.
         sources: where it comes from.
     """
 
@@ -46,7 +46,7 @@ class Catalog(Result):
     """Named data sets and where they are.
 
     Attributes:
-        sets: in the order in which they were asked for.
+        sets: sets in the order in which they were requested.
     """
 
     sets: tuple[SetStatus, ...]
@@ -70,7 +70,7 @@ def available(data_dir: str | Path | None = None) -> Catalog:
     """Return all named sets: their sizes, whether and where they are available, and where they come from.
 
     Args:
-        data_dir: a folder in which files are looked for first.
+        data_dir: folder to search first.
     """
     places = files.roots(data_dir)
     return Catalog(tuple(_status(entry, places) for entry in SETS.values()))
@@ -80,15 +80,14 @@ def download(*names: str, data_dir: str | Path | None = None, original: bool = F
     """Download sets, or generate them, and verify them, so that they can be loaded without a connection.
 
     Args:
-        names: of the sets, out of `SETS`.
-        data_dir: a folder in which files are looked for first, and to which missing ones are downloaded instead of
-            the cache.
+        names: names of the sets, out of `SETS`.
+        data_dir: folder to search first; missing files are downloaded to it instead of the cache.
         original: download the files of 2007 instead of generating a variant of MNIST.
 
     Returns:
         The sets as they are available now.
     """
-    entries = [named(name) for name in names]  # a wrong one is refused before anything is downloaded
+    entries = [named(name) for name in names]  # raises for a wrong name before anything is downloaded
     return Catalog(tuple(_download(entry, data_dir, original) for entry in entries))
 
 
@@ -101,10 +100,10 @@ def _download(entry: NamedSet, data_dir: str | Path | None, original: bool) -> S
     places = files.roots(existing) if data_dir is None or existing is not None else [into, *files.roots()]
     located = _located(entry, places)
     if entry.files is not None and original:
-        # Files with published hashes are verified by these, the files of 2007 by their form.
+        # Files with published hashes are verified by their hashes, the files of 2007 by their format.
         form = partial(amat.load, entry)
         items = located or files.fetch(entry.files, places, into, form)
-        if located or not all(item.packed for item in items):  # a download is verified already
+        if located or not all(item.packed for item in items):  # a download has already been verified
             form(items)
     elif entry.files is not None and entry.made_from is None:
         files.read(files.fetch(entry.files, places, into))

@@ -1,4 +1,4 @@
-"""Data sets: a training part and a test part with labels, and where they come from."""
+"""Data sets: a training part and a test part with labels, and their provenance."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     TorchDataset = Dataset
     ArrayLike = NDArray[Any] | Tensor
 
-# Training images whose edge is measured.
+# Number of training images whose edge is measured.
 _EDGES = 256
 
 
@@ -50,8 +50,8 @@ class Split(Dataset[tuple[Tensor, int]]):
 
         Args:
             labels: ``(n)``.
-            read: from indices ``(b)`` to bytes ``(b c h w)``; called in another thread when it streams.
-            chosen: index of each image for ``read`` ``(n)``; 0 to n − 1 when None.
+            read: returns images as bytes ``(b c h w)``, given indices ``(b)``; called in another thread if it streams.
+            chosen: index that is passed to ``read`` for each image ``(n)``; 0 to n − 1 when None.
             streams: whether reading is slow, such as from disk.
         """
         self.labels = labels
@@ -99,21 +99,21 @@ class Split(Dataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DataSet:
-    """A training part and a test part, and what a network has to know of them.
+    """A training part and a test part, and the properties that a network needs to know.
 
     Attributes:
-        name: of the set, or of the folder.
-        class_names: in the order of their labels.
+        name: name of the set, or of the folder.
+        class_names: names of the classes, in the order of their labels.
         image_shape: ``(c, h, w)`` of the network's input, after cropping.
         train: training images.
         test: test images.
-        provenance: where they come from, as plain values for JSON: ``kind`` is ``"original"``, ``"generated"``,
+        provenance: origin of the images, as plain values for JSON: ``kind`` is ``"original"``, ``"generated"``,
             ``"folder"``, ``"arrays"`` or ``"torch"``; then hashes, and the recipe of generated images. Independent of
             where the files are.
-        augmentation: of training images; its `test_view` is the view for testing.
+        augmentation: augmentation of training images; its `test_view` is the view for testing.
         call: arguments with which `load` returns the set again, without ``data_dir``, as plain values for JSON; None
             for a set of arrays or torch datasets.
-        background: brightness of the edge of gray images, between 0 and 1; None for color, or where it varies.
+        background: brightness of the edge of gray images, between 0 and 1; None for color, or if it varies.
         network: entries of the network's configuration that differ from the default.
         training: settings of training that differ from the defaults.
         test_hashes: for a folder without ``train`` and ``test``, the beginning of the SHA-256 of each test image, by
@@ -152,13 +152,13 @@ class DataSet:
 
         Args:
             images: ``(n c h w)`` or ``(n h w)``, with 1 or 3 channels. Bytes (uint8) are not copied, so don't change
-                them afterwards. Floats between 0 and 1 are rounded to the nearest byte, halves to the even one.
+                them afterwards. Floats between 0 and 1 are rounded to the nearest byte, half to even.
             labels: class of each image, from 0, ``(n)``.
             test_images: as ``images``, of the same size.
             test_labels: as ``labels``.
-            name: of the set.
-            class_names: in the order of the labels; numbers when None.
-            augmentation: of training images; shifts by up to 1/14 of the shorter side when None.
+            name: name of the set.
+            class_names: names of the classes, in the order of the labels; numbers when None.
+            augmentation: augmentation of training images; shifts by up to 1/14 of the shorter side when None.
             background: brightness of the edge of gray images, between 0 and 1; measured when None.
         """
         parts = arrays.from_memory(images, labels, ""), arrays.from_memory(test_images, test_labels, "test_")
@@ -177,16 +177,17 @@ class DataSet:
     ) -> Self:
         """Return a data set of two map-style torch datasets of pairs (image, label).
 
-        Every image is read once now, with a progress bar, for its label and the fingerprint; later by index, in a
-        background thread one batch ahead. Images are Pillow images, or tensors or arrays ``(c h w)`` or ``(h w)`` as
-        for `from_arrays`, all of one size, and the same whenever they are read: leave out random transforms.
+        Every image is read once now, with a progress bar, for its label and the fingerprint. Later, images are read by
+        index, in a background thread one batch ahead. Images are Pillow images, or tensors or arrays ``(c h w)`` or
+        ``(h w)`` as for `from_arrays`. All must have one size, and be the same whenever they are read: leave out random
+        transforms.
 
         Args:
             train_dataset: training images.
             test_dataset: test images.
-            name: of the set.
-            class_names: in the order of the labels; the attribute ``classes`` of ``train_dataset`` when None, as
-                torchvision has it, or else numbers.
+            name: name of the set.
+            class_names: names of the classes, in the order of the labels; when None, the attribute ``classes`` of
+                ``train_dataset``, as in torchvision, or else numbers.
             augmentation: as for `from_arrays`.
             background: as for `from_arrays`.
         """
@@ -252,7 +253,7 @@ class DataSet:
 
     @property
     def generated(self) -> bool:
-        """Whether the images were generated, which results on them have to state."""
+        """Whether the images were generated; results on generated images have to state this."""
         return bool(self.provenance["kind"] == "generated")
 
     @property
@@ -261,11 +262,11 @@ class DataSet:
         return hashlib.sha256(json.dumps(self.provenance, sort_keys=True).encode()).hexdigest()
 
     def validation_split(self, held_out: float | int, seed: int = 0) -> tuple[Split, Split]:
-        """Hold out some of the training images, of each class in proportion.
+        """Hold out some of the training images, stratified by class.
 
         Args:
             held_out: a fraction between 0 and 1, or a number of images.
-            seed: of the choice.
+            seed: seed of the random choice.
 
         Returns:
             The images that are left for training, and those held out.
@@ -277,15 +278,15 @@ class DataSet:
                 f"held_out is {held_out!r}, expected a fraction between 0 and 1, or a number from 1 to {n - 1} for "
                 f"{n} training images"
             )
-        rest, held = stratified(self.train.labels.numpy(), count, seed)
-        return self.train.subset(torch.from_numpy(rest)), self.train.subset(torch.from_numpy(held))
+        remaining, chosen = stratified(self.train.labels.numpy(), count, seed)
+        return self.train.subset(torch.from_numpy(remaining)), self.train.subset(torch.from_numpy(chosen))
 
     def everything(self) -> Split:
         """Return all images of a folder without ``train`` and ``test``: the training images, then the test images."""
         return self.train.joined(self.test)
 
     def with_classes(self, class_names: Sequence[str]) -> Self:
-        """Return the same images with the labels of other networks: the same classes in another order."""
+        """Return the same images with labels in another order of the same classes."""
         if tuple(class_names) == self.class_names:
             return self
         if set(class_names) != set(self.class_names):
@@ -298,7 +299,7 @@ class DataSet:
         return dataclasses.replace(self, class_names=tuple(class_names), train=train, test=test)
 
     def config(self, **changes: Any) -> CapsNetConfig:
-        """Return the configuration of a network for these images: the paper's network where it has one.
+        """Return the configuration of a network for these images: the paper's network if there is one for them.
 
         Args:
             changes: entries of the configuration, and ``stem`` as for `CapsNetConfig.for_images`, ``"auto"`` by
@@ -326,16 +327,16 @@ def measure_background(train: Split, augmentation: Augmentation | None = None) -
     """Return the brightness of the edge of gray training images, between 0 and 1; None for color.
 
     Args:
-        train: the images; some of them are read.
-        augmentation: whose crop the network sees.
+        train: the images; only some of them are read.
+        augmentation: augmentation whose crop is applied first.
     """
-    some = torch.linspace(0, len(train) - 1, min(len(train), _EDGES)).long()
-    images = (augmentation or Augmentation()).middle(train.images(some))
+    indices = torch.linspace(0, len(train) - 1, min(len(train), _EDGES)).long()
+    images = (augmentation or Augmentation()).middle(train.images(indices))
     return edge_brightness(images.numpy()) if images.shape[1] == 1 else None
 
 
 def _class_names(names: Sequence[str] | None, labels: Tensor, test_labels: Tensor) -> tuple[str, ...]:
-    """Return the names of the classes, or numbers as their names; refuse labels that don't fit."""
+    """Return the names of the classes, by default numbers; raise if the labels don't match."""
     if names is None:
         count = int(labels.max()) + 1
         empty = sorted(set(range(count)) - set(labels.tolist()))
@@ -358,14 +359,14 @@ def _class_names(names: Sequence[str] | None, labels: Tensor, test_labels: Tenso
 
 
 def stratified(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hold out random images, of each class in proportion; both parts keep the order of the set.
+    """Hold out random images, stratified by class; both parts keep the order of the set.
 
-    Where ``count`` and the classes allow, each class has at least one image in both parts.
+    If ``count`` and the classes allow, each class has at least one image in both parts.
 
     Args:
         labels: ``(n)``.
         count: number of images to hold out.
-        seed: of the choice.
+        seed: seed of the random choice.
 
     Returns:
         Indices of the images that are left, and of those held out.
@@ -373,18 +374,18 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int) -> tuple[NDArra
     _, members = np.unique(labels, return_inverse=True)
     sizes = np.bincount(members)
     share = sizes * (count / len(labels))
-    least = np.minimum(1, sizes - 1) if count >= len(sizes) else np.zeros_like(sizes)
-    most = np.maximum(sizes - 1, 0) if len(labels) - count >= len(sizes) else sizes
-    most = np.maximum(most, least)
-    held = np.clip(np.floor(share).astype(np.int64), least, most)
-    while held.sum() != count:
-        missing = share - held
-        if held.sum() < count:
-            held[np.argmax(np.where(held < most, missing, -np.inf))] += 1
+    lower = np.minimum(1, sizes - 1) if count >= len(sizes) else np.zeros_like(sizes)
+    upper = np.maximum(sizes - 1, 0) if len(labels) - count >= len(sizes) else sizes
+    upper = np.maximum(upper, lower)
+    held_out = np.clip(np.floor(share).astype(np.int64), lower, upper)
+    while held_out.sum() != count:
+        missing = share - held_out
+        if held_out.sum() < count:
+            held_out[np.argmax(np.where(held_out < upper, missing, -np.inf))] += 1
         else:
-            held[np.argmin(np.where(held > least, missing, np.inf))] -= 1
+            held_out[np.argmin(np.where(held_out > lower, missing, np.inf))] -= 1
     random = np.random.default_rng(seed)
-    chosen = [random.permutation(np.flatnonzero(members == k))[: held[k]] for k in range(len(sizes))]
+    chosen = [random.permutation(np.flatnonzero(members == k))[: held_out[k]] for k in range(len(sizes))]
     out = np.zeros(len(labels), bool)
     out[np.concatenate(chosen)] = True
     return np.flatnonzero(~out), np.flatnonzero(out)

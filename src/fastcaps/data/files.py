@@ -1,7 +1,7 @@
 """The files of data sets: locate, verify and read them, or download them.
 
 The search order is: the folder given as ``data_dir``, ``$FASTCAPS_DATA``, the cache. A file with a published hash is
-always checked against it. A download without a published hash is checked for its form before it gets its final name.
+always checked against it. A download without a published hash is checked for its format before it gets its final name.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from fastcaps.data.registry import Archive, File, Files
 
 # The test images of MNIST, which come with the package.
 EMBEDDED = Path(__file__).parent / "embedded"
-# What the libraries raise for damaged archives, also by accident: a link to nothing is a KeyError.
+# Errors that the libraries raise for damaged archives, some of them unintended: a broken link is a KeyError.
 _UNREADABLE = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError),
     *(KeyError, IndexError, OverflowError, RecursionError, NotImplementedError, UnicodeDecodeError),
 )
-# Bytes that a member of an archive, a line of a text file and a download may have where nothing else is known.
+# Maximum bytes of an archive member or a download, if its size is not known, and of a line of a text file.
 _MOST, _LONGEST_LINE = 2**30, 2**16
 
 
@@ -40,16 +40,16 @@ class LocalFile:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """Its name in error messages."""
         return f"{self.file.name} in {self.path}" if self.packed else str(self.path)
 
 
-# Raises ValueError when files are not what they should be.
+# Raises ValueError if files have the wrong format.
 Check = Callable[[list[LocalFile]], object]
 
 
 def roots(data_dir: str | Path | None = None) -> list[Path]:
-    """Return the folders in which sets are looked for, in order."""
+    """Return the folders to search for sets, in order."""
     places = []
     for folder, name in ((data_dir, "data_dir"), (os.environ.get("FASTCAPS_DATA"), "$FASTCAPS_DATA")):
         if folder:
@@ -88,7 +88,7 @@ def read(items: Sequence[LocalFile]) -> list[bytes]:
 
 
 def open_member(item: LocalFile) -> IO[bytes]:
-    """Open a file as a stream, also one in a zip file: for files too large to read at once."""
+    """Open a file, which may be a member of a zip file, as a stream: for files too large to read at once."""
     if not item.packed:
         return item.path.open("rb")
     try:
@@ -109,7 +109,7 @@ def open_member(item: LocalFile) -> IO[bytes]:
 
 
 def lines(item: LocalFile) -> Iterator[bytes]:
-    """Yield the lines of a text file, also of one in a zip file."""
+    """Yield the lines of a text file, which may be a member of a zip file."""
     try:
         with open_member(item) as stream:
             while line := stream.readline(_LONGEST_LINE):
@@ -145,10 +145,10 @@ def fetch(files: Files, places: Sequence[Path], into: Path, check: Check | None 
     """Locate all files of a set, and download missing ones to ``<into>/<folder>``.
 
     Args:
-        files: of the set.
-        places: folders in which they are looked for, in order.
+        files: files of the set.
+        places: folders to search, in order.
         into: folder for downloads.
-        check: raises ValueError if a download without a published hash has the wrong form.
+        check: raises ValueError if a download without a published hash has the wrong format.
     """
     located = locate(files, places)
     missing = [file for file, item in zip(files.files, located, strict=True) if item is None]
@@ -162,7 +162,7 @@ def fetch(files: Files, places: Sequence[Path], into: Path, check: Check | None 
 
 
 def _members(path: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the contents of the named members of a tar file, which may have so many bytes."""
+    """Return the contents of members of a tar file; ``limits`` has the maximum number of bytes of each."""
     members = {}
     try:
         with tarfile.open(path) as archive:
@@ -220,7 +220,7 @@ def download_file(
             else:
                 check([LocalFile(item, path)])
         except ValueError as error:
-            # By its own name, and without advice about a file that the user has.
+            # Name the file itself, without the advice that is meant for files of the user.
             raise FormError(str(error).replace(str(path), item.name).partition(": it is ")[0]) from None
 
     try:

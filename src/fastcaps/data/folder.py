@@ -23,15 +23,15 @@ from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split, measure_background, stratified
 from fastcaps.distributed import current
 
-# The longest side, in pixels, of images that are resized by default: the weights of a capsule network grow with its
+# Maximum side of images in pixels; larger ones are resized by default: the weights of a capsule network grow with its
 # square.
 _LONGEST = 64
 _TEST_FRACTION = 0.2
-# Names of folders that may divide a set; only train and test together do.
+# Names of folders that suggest a divided set; only train and test together are accepted.
 _PARTS = frozenset({"train", "val", "valid", "validation", "test"})
-# Most threads that decode; Pillow releases Python's lock meanwhile.
+# Maximum number of decoding threads; Pillow releases the GIL while it decodes.
 _THREADS = 8
-# Digits of the SHA-256 of a test image by which it is found again, and files that are named where some are broken.
+# Digits of the SHA-256 that identify a test image, and maximum number of broken files that an error lists.
 _DIGITS, _NAMED = 16, 10
 
 
@@ -60,14 +60,14 @@ def load(
     """Return a data set of the images in a folder.
 
     Args:
-        folder: with one subfolder per class, or with both in ``train`` and ``test``.
-        seed: of the choice of test images, where the folder isn't divided.
+        folder: folder with one subfolder per class, or with ``train`` and ``test`` that have such subfolders.
+        seed: seed of the choice of test images, if the folder isn't divided.
         test_fraction: see `FolderOptions`.
         size: see `FolderOptions`.
         channels: see `FolderOptions`.
         skip_broken: see `FolderOptions`.
-        test_hashes: `DataSet.test_hashes` of the folder at another time: the test images of a folder that isn't divided
-            are these, and no others.
+        test_hashes: earlier `DataSet.test_hashes` of the folder; if it isn't divided, exactly these images are the test
+            images.
     """
     chosen_size = _checked_size(size)
     if channels is not None and (type(channels) is not int or channels not in (1, 3)):
@@ -78,7 +78,7 @@ def load(
     headers = files.headers
     c = channels if channels is not None else 1 if all(item.gray for item in headers) else 3
     h, w = chosen_size or _most_common_size([headers[k] for k in train_files])
-    names = [str(path) for path in files.paths]  # a million take 0.1 GB, as paths four times that
+    names = [str(path) for path in files.paths]  # a million strings take 0.1 GB, as Path objects four times that
 
     def read(indices: Tensor) -> Tensor:
         with ThreadPoolExecutor(threads) as pool:
@@ -174,7 +174,7 @@ def _decodable_header(path: Path) -> Header | None:
 def _divided(
     folder: Path, files: _Files, test_fraction: float | None, seed: int, known: frozenset[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of training and test images: by ``train`` and ``test``, as they were, or at random."""
+    """Return the indices of training and test images: by ``train`` and ``test``, by earlier hashes, or at random."""
     if files.divided:
         if test_fraction is not None:
             raise ValueError(
@@ -190,7 +190,7 @@ def _divided(
 
 
 def _not_half_divided(folder: Path) -> None:
-    """Raise ValueError if ``train``, ``val`` and the like would be taken for classes."""
+    """Raise ValueError if folders such as ``train`` or ``val`` would be taken for classes."""
     parts = sorted(entry for entry in folder.iterdir() if entry.name.lower() in _PARTS and entry.is_dir())
     names = [part.name for part in parts if any(path.parent != part for path in image_files(part))]
     if names:
@@ -250,7 +250,7 @@ def _held_out(folder: Path, classes: Sequence[str], labels: Any, fraction: float
 
 
 def _checked_size(size: int | Sequence[int] | None) -> tuple[int, int] | None:
-    """Return height and width; JSON has lists for tuples."""
+    """Return height and width as a tuple; JSON has lists."""
     if size is None:
         return None
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)

@@ -29,12 +29,12 @@ class Recipe(Record):
 
     Attributes:
         recipe: name of the set.
-        version: of the recipe.
-        seed: of all that is random.
+        version: version of the recipe.
+        seed: seed of all random choices.
         train: number of training images.
         test: number of test images.
         sources: hashes of the files that it is made from, by name.
-        details: what is special about this set, as plain values.
+        details: further parameters of this set, as plain values.
     """
 
     recipe: str
@@ -48,14 +48,14 @@ class Recipe(Record):
 
 @dataclass(frozen=True)
 class Document(Record):
-    """What is stored beside the images of a set: `Recipe.to_dict`, and the SHA-256 of their file."""
+    """The document beside the images of a set: `Recipe.to_dict`, and the SHA-256 of their file."""
 
     recipe: Mapping[str, Any]
     sha256: str
 
 
 def paths(recipe: Recipe) -> tuple[Path, Path]:
-    """Return where the images and the document of a recipe are cached."""
+    """Return the paths at which the images and the document of a recipe are cached."""
     key = hashlib.sha256(json.dumps(recipe.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
     stem = cache_dir() / "generated" / f"{recipe.recipe}-{key}"
     return stem.with_suffix(".safetensors"), stem.with_suffix(".json")

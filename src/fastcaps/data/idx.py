@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcaps.data.files import LocalFile, read
 from fastcaps.data.registry import NamedSet
 
-# Bytes that a file may have.
+# Maximum bytes of a file.
 _MOST = 2**30
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -23,9 +23,9 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
     """Return the array of bytes in an idx file.
 
     Args:
-        content: of the file.
-        title: what errors call the file.
-        dimensions: of the array: 3 for images, 1 for labels.
+        content: content of the file.
+        title: name of the file in error messages.
+        dimensions: number of dimensions of the array: 3 for images, 1 for labels.
     """
     if content[:2] == b"\x1f\x8b":
         content = _unpacked(content, title, 4 + 4 * dimensions)
@@ -50,7 +50,7 @@ def decode(content: bytes, title: str, dimensions: int) -> NDArray[np.uint8]:
 
 
 def _unpacked(content: bytes, title: str, header: int) -> bytes:
-    """Return what gzip packed, but not more than one byte beyond what its header announces."""
+    """Decompress gzip content, but at most one byte more than its header announces."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
             start = stream.read(header)

@@ -17,7 +17,7 @@ from fastcaps.data.registry import SETS, Files, NamedSet, named
 
 
 class _Parts(NamedTuple):
-    """Images and labels of a named set, and where they come from."""
+    """Images and labels of a named set, and their provenance."""
 
     train: Arrays
     test: Arrays
@@ -38,10 +38,10 @@ def load(
     Files that are not in ``data_dir``, ``$FASTCAPS_DATA`` or the cache are downloaded to the cache.
 
     Args:
-        name_or_folder: one of `SETS`, or a folder with one subfolder of images per class. A name goes before a folder
-            of the same name; ``./name`` is the folder.
-        data_dir: folder of the files, as in ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
-        seed: of generated images, or of the choice of test images in a folder without ``train`` and ``test``.
+        name_or_folder: one of `SETS`, or a folder with one subfolder of images per class. A name has priority
+            over a folder of the same name; ``./name`` is the folder.
+        data_dir: folder of the files, such as ``<data_dir>/mnist/train-images-idx3-ubyte.gz``.
+        seed: seed of generated images, or of the choice of test images in a folder without ``train`` and ``test``.
         photographs: folder of photographs for the backgrounds of ``background_mnist``.
         test_only: leave the training part empty where the test images can be read without it. The test images of
             MNIST come with the package.
@@ -116,7 +116,7 @@ def _parts(
     if entry.made_from is None:
         return _published(entry, entry.files, places, into)
     located = [item for item in files.locate(entry.files, places) if item is not None]
-    # Photographs are given to generate the set.
+    # A set with given photographs must be generated.
     if photographs is None and len(located) == len(entry.files.files):
         train, test, hashes = amat.load(entry, located)
         return _Parts(train, test, {"kind": "original", "files": hashes})
@@ -154,7 +154,7 @@ def _in_memory(part: Arrays) -> Split:
 
 
 def _refuse(kind: str, **options: Any) -> None:
-    """Raise ValueError for an argument that has no meaning for a set."""
+    """Raise ValueError for an argument that does not apply to a set."""
     for option, value in options.items():
         if value is not None:
             raise ValueError(f"{option} was given as {value!r}, which has no meaning for {kind}: leave it out")

@@ -7,7 +7,7 @@ class FolderOptions(TypedDict, total=False):
     """Keyword arguments of `fastcaps.data.load` for folders of images.
 
     Attributes:
-        test_fraction: part of the images to hold out for testing, where the folder has no ``train`` and ``test``; 0.2
+        test_fraction: fraction of the images to hold out for testing, if the folder has no ``train`` and ``test``; 0.2
             by default.
         size: height and width, or one number for both, to resize to; by default the most common size of a training
             image, scaled down until no side is longer than 64.
@@ -26,7 +26,7 @@ class LoadCall(FolderOptions, total=False):
 
     Attributes:
         name_or_folder: name of a set, or a folder of images.
-        seed: of generated images, or of the choice of test images.
+        seed: seed of generated images, or of the choice of test images.
         photographs: folder of photographs for backgrounds.
     """
 

@@ -19,13 +19,13 @@ _TEXT = 15
 
 
 def preview(data: DataSet, count: int = 40, *, augmented: bool = False, seed: int = 0) -> Image.Image:
-    """Return a picture of training images with their class names: one image of each class in turn.
+    """Return a picture of training images with their class names, one image per class in turn.
 
     Args:
         data: the set.
         count: number of images.
-        augmented: show them as training sees them, changed at random, instead of as testing does.
-        seed: of the augmentation.
+        augmented: show the images with the random augmentation of training, instead of the view for testing.
+        seed: seed of the augmentation.
     """
     if count < 1:
         raise ValueError(f"count is {count}, expected at least 1")
@@ -77,7 +77,7 @@ def _grid(pixels: NDArray[np.uint8], names: Sequence[str], title: str, columns: 
 
 
 def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return the font of matplotlib, which has more letters, where it is installed, otherwise that of Pillow."""
+    """Return the font of matplotlib, which has more letters, if it is installed, otherwise that of Pillow."""
     matplotlib = find_spec("matplotlib")
     if matplotlib is not None and matplotlib.origin is not None:
         path = Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
@@ -87,7 +87,7 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _fitted(name: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """Return a name, cut where it is wider than its image."""
+    """Return a name, truncated if it is wider than its image."""
     shown = name
     while len(shown) > 1 and font.getlength(shown) > width:
         shown = shown.removesuffix("…")[:-1] + "…"

@@ -1,6 +1,6 @@
 """The named data sets: sizes, properties, files with their published hashes and addresses.
 
-Needs no PyTorch, so that ``fastcaps data list`` is fast.
+This module does not import PyTorch, so that ``fastcaps data list`` is fast.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ class File:
     """One file of a set.
 
     Attributes:
-        name: under which it is published, downloaded and recorded.
-        sha256: as published; None where none is published, so that only its form is checked.
-        unpacked: name after gunzip, under which it is accepted, too.
-        unpacked_sha256: of the unpacked file.
-        size: in bytes.
+        name: name under which it is published, downloaded and recorded.
+        sha256: published SHA-256; None if none is published, so that only the format is checked.
+        unpacked: name after gunzip, which is also accepted.
+        unpacked_sha256: SHA-256 of the unpacked file.
+        size: size in bytes.
         urls: public addresses, tried in this order.
     """
 
@@ -37,10 +37,10 @@ class Archive:
     """A tar or zip file in which all files of a set are published together.
 
     Attributes:
-        name: under which it is published.
-        folder: of its files after unpacking.
-        digest: as published, ``algorithm:hexadecimal``; None where none is published.
-        size: in bytes.
+        name: name under which it is published.
+        folder: folder of its files after unpacking.
+        digest: published hash, ``algorithm:hexadecimal``; None if none is published.
+        size: size in bytes.
         urls: public addresses, tried in this order.
     """
 
@@ -56,10 +56,10 @@ class Files:
     """The files of a set in ``<data dir>/<folder>``, in the order in which its reader takes them.
 
     Attributes:
-        folder: of the files.
-        files: those of the training images first.
-        archive: in which they are published, if in one.
-        test: number of files, at the end, that the test images need; 0 where they need all.
+        folder: folder of the files.
+        files: the files, those of the training images first.
+        archive: archive in which they are published, if any.
+        test: number of files at the end that the test images need; 0 if they need all.
     """
 
     folder: str
@@ -77,16 +77,16 @@ class NamedSet:
     """A named set.
 
     Attributes:
-        name: of the set.
-        title: name in texts.
+        name: name of the set.
+        title: name for display.
         train: number of training images.
         test: number of test images.
         image_shape: ``(c, h, w)`` of an image as it is stored.
-        class_names: in the order of their labels.
-        files: None for a set without files.
-        made_from: the set from which it is generated where its own files are missing.
-        augmentation: of training images, as the arguments of `fastcaps.data.Augmentation`.
-        background: brightness of the edge of gray images, between 0 and 1; None where it varies, and for color.
+        class_names: names of the classes, in the order of their labels.
+        files: its files; None for a set without files.
+        made_from: the set from which it is generated if its own files are missing.
+        augmentation: augmentation of training images, as the arguments of `fastcaps.data.Augmentation`.
+        background: brightness of the edge of gray images, between 0 and 1; None for color, or if it varies.
         network: entries of the configuration of the paper's network for it that differ from MNIST's.
         training: settings of training that differ from the defaults (reasons: docs/results/training-defaults.md).
     """
@@ -219,7 +219,7 @@ _CIFAR10_FILES = Files(
     test=1,
 )
 
-# No hashes are published for the files of 2007: their form is checked, and their hashes are recorded.
+# No hashes are published for the files of 2007: their format is checked, and their hashes are recorded.
 _ROTATED_FILES = Files(
     "rotated_mnist",
     (

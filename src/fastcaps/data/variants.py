@@ -24,7 +24,7 @@ from fastcaps.data.registry import NamedSet
 
 Source = Callable[[], tuple[Arrays, Arrays]]
 
-# Images rotated at a time.
+# Number of images rotated at a time.
 _PIECE = 2000
 # Smallest standard deviation of a patch, of 255. The page of 2007 says that patches of low variance were left out, but
 # not which: this leaves out sky and blurred background.
@@ -40,7 +40,7 @@ def rotated(
         entry: the set.
         mnist: returns both parts of MNIST; not called when the set is cached.
         sources: hashes of the files of MNIST.
-        seed: of the choice of images and of the angles.
+        seed: seed of the choice of images and of the angles.
     """
     recipe = _recipe(entry, sources, seed, {"interpolation": "bilinear", "fill": 0})
 
@@ -69,7 +69,7 @@ def on_backgrounds(
         entry: the set.
         mnist: returns both parts of MNIST; not called when the set is cached.
         sources: hashes of the files of MNIST.
-        seed: of the choice of images and of the patches.
+        seed: seed of the choice of images and of the patches.
         photographs: folder of photographs; the two that come with scikit-learn when None.
     """
     pictures = _pictures(photographs)

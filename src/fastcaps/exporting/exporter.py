@@ -1,4 +1,4 @@
-"""From a PyTorch network to one sealed ONNX file, compared with the network before it is in place.
+"""Export a PyTorch network as one sealed ONNX file, which is compared with the network before it is written.
 
 `CapsNet` and `FastCapsNet` have a graph of their own, which is smaller than that of PyTorch's exporter and can be int8.
 Every other module, and a `CapsNet` whose normalization has no ONNX nodes, goes through PyTorch's exporter.
@@ -39,14 +39,14 @@ class ExportOptions(TypedDict, total=False):
     """Keyword arguments of `export` that are rarely needed.
 
     Attributes:
-        max_drop: for int8, by how many points accuracy may fall, as long as it is more than three images; 0.1 by
-            default.
+        max_drop: for int8, points of accuracy that may be lost; 0.1 by default. A loss of three images is always
+            allowed.
         class_names: one name per class, stored in the file; those of a `CapsNet` are in its configuration.
         background: brightness of the edge of the training images, for `fastcaps.runtime.pictures`.
         threads: CPU threads of ONNX Runtime; all by default.
         observe: called with the number of images after each batch that was compared.
         images_note: how the test images differ from those that the network was trained with.
-        check: False to write int8 without test images and labels, so that its accuracy is not known.
+        check: False to write int8 without test images and labels; its accuracy is then not known.
     """
 
     max_drop: float
@@ -82,21 +82,21 @@ def export(
 ) -> ExportResult:
     """Write a network as one ONNX file, which `fastcaps.runtime.load` reads.
 
-    Nothing is written unless the file answers as the network does: in float32 every length to 1e-3, in int8 without
-    losing accuracy.
+    The file is only written if its answers match the network: in float32 every length to 1e-3, in int8 within the
+    allowed loss of accuracy.
 
     Args:
         model: a `CapsNet`, a `FastCapsNet`, or any module that takes one tensor and returns class capsules ``(b j e)``
             or another tensor; folded or dynamic.
-        path: of the file.
+        path: path of the file.
         example: inputs ``(b …)`` to compare the file with the network on. For other modules than a `CapsNet` the file
             takes inputs of their shape and type: float32, or uint8 if the module scales bytes by itself.
-        tests: test inputs and labels to compare on instead, so that the file knows its accuracy; for a `CapsNet` bytes
+        tests: test inputs and labels to compare on instead; the file then stores its accuracy; for a `CapsNet` bytes
             ``(b c h w)`` of the network's input size.
         precision: ``"float32"``, or ``"int8"`` for a file of a quarter of the size; int8 needs a `CapsNet` or a
             `FastCapsNet`, ``tests`` and ``calibration``.
         calibration: for int8, batches of training images, bytes ``(b c h w)``; a few hundred images are enough.
-        batch: the only size of a batch that the file takes; any when None.
+        batch: fixed batch size of the file; any when None.
         options: see `ExportOptions`.
     """
     require("export", "onnx", "onnxscript", "onnxruntime")
@@ -105,7 +105,7 @@ def export(
     example = _checked_example(example)
     if example is None and tests is None:
         raise ValueError("there is nothing to compare the file with: give an example, or tests with labels")
-    path.parent.mkdir(parents=True, exist_ok=True)  # fails before the comparison where nothing can be written
+    path.parent.mkdir(parents=True, exist_ok=True)  # raises before the comparison if nothing can be written
     _check_finite(model, path)
     if isinstance(model, CapsNet | FastCapsNet):
         proto, of_capsnet = _capsnet_graph(model, precision, calibration, batch, example)
@@ -278,7 +278,7 @@ def _compare(network: nn.Module, predictor: Predictor, tests: Batches, observe: 
         changed += int((before != after).sum())
         correct += int((after == truth).sum())
         original_correct += int((before == truth).sum())
-        # np.maximum, not max: a length that is not a number must show.
+        # np.maximum, not max, so that NaN is not hidden.
         largest = float(np.maximum(largest, np.abs(scores - expected).max(initial=0)))
 
     images = run_batches(network, tests, step, observe=observe)
@@ -299,7 +299,7 @@ def _compare_without_labels(network: nn.Module, predictor: Predictor, example: T
 
 
 def _scores(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
-    """Return what `Predictor.scores` gives, by PyTorch: lengths ``(b j)``, or the output of a module."""
+    """Return the PyTorch counterpart of `Predictor.scores`: lengths ``(b j)``, or the output of a module."""
     from fastcaps.exporting.module import named_outputs
 
     output = network(inputs)
@@ -320,7 +320,7 @@ def _content(model: Any, metadata: Metadata) -> bytes:
 
 
 def _input_words(config: CapsNetConfig) -> str:
-    """Say how an image becomes the input, for users of the file with another tool."""
+    """Return how to prepare the input, for users of the file with other tools."""
     c, h, w = config.channels, config.height, config.width
     size = "×".join(map(str, config.resize or (h, w)))
     crop = f", its middle {h}×{w} cropped" if config.resize not in (None, (h, w)) else ""

@@ -31,9 +31,9 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 # Old enough for every ONNX Runtime that fastcaps[runtime] allows, new enough for axes as inputs.
 _OPSET, _IR_VERSION = 18, 9
-# A protobuf message, and so a file without others beside it, can't be larger.
+# Maximum size of a protobuf message, and so of a model in a single file.
 LARGEST_BYTES = 2**31 - 1
-# Of an activation, that fit into the 32 bits of a bias with room for the sum.
+# Maximum bias in quantization steps: it fits into 32 bits with room for the sum.
 _MOST_STEPS = 2**30
 
 
@@ -47,12 +47,12 @@ def network_graph(
     """Return the whole network: input ``images (b c h w)``, bytes; outputs ``lengths (b j)`` and ``capsules (b j e)``.
 
     Args:
-        config: of the network.
-        weights: by their names in the network's ``state_dict``; ``routing.weight`` is ``(i d j e)`` for dynamic
+        config: configuration of the network.
+        weights: weights by their names in the network's ``state_dict``; ``routing.weight`` is ``(i d j e)`` for dynamic
             routing and ``(i·d, j·e)`` for fast.
         routing: ``"dynamic"`` or ``"fast"``.
-        ranges: of the activations, for int8; float32 when None.
-        batch: the only batch size; any when None.
+        ranges: ranges of the activations, for int8; float32 when None.
+        batch: fixed batch size; any when None.
     """
     graph = Graph()
     lower = _lower_capsules(graph, config, weights, ranges)  # (b, i, d)
@@ -126,11 +126,11 @@ class Graph:
     def quantized_convolution(
         self, tensor: str, weights: Weights, layer: str, stride: int, scale: Scale, channel_steps: NDArray[np.float32]
     ) -> str:
-        """Add a convolution of what was bytes of the given scale; its result counts the steps of each channel."""
+        """Add a convolution of a tensor quantized with ``scale``; its result is in steps of each channel."""
         weight, bias = weights[f"{layer}.conv.weight"], weights[f"{layer}.conv.bias"]
-        # The bias is counted in the same steps, and of a channel of next to no weights these would be too many.
-        least = np.abs(bias) / (_MOST_STEPS * scale.scale)
-        rounded, scales = quantized_weight(weight, 0, LARGEST_WEIGHT, least)
+        # The bias is counted in the same steps: for a channel with tiny weights there would be too many.
+        smallest_scales = np.abs(bias) / (_MOST_STEPS * scale.scale)
+        rounded, scales = quantized_weight(weight, 0, LARGEST_WEIGHT, smallest_scales)
         kernel = self.weight(rounded, scales / channel_steps, 0, f"{layer}_weight")
         steps = scales * scale.scale
         added = [
@@ -224,7 +224,7 @@ def _normalization(config: CapsNetConfig) -> Normalization:
 
 
 def _biased(graph: Graph, sums: str, weights: Weights, shape: tuple[int, ...]) -> str:
-    """Add the bias of the class capsules to sums, where there is one."""
+    """Add the bias of the class capsules to sums, if there is one."""
     bias = weights.get("routing.bias")
     if bias is None:
         return sums
@@ -253,16 +253,16 @@ def _routed(graph: Graph, config: CapsNetConfig, weights: Weights, lower: str) -
     weight = graph.constant("weight", weights["routing.weight"].reshape(i, d, j * e))
     by_capsule = graph.add("Transpose", [lower], "by_capsule", perm=[1, 0, 2])  # (i, b, d)
     products = graph.add("MatMul", [by_capsule, weight], "routing")  # (i, b, j·e)
-    parted = graph.reshape(products, (i, -1, j, e), "votes_by_capsule")  # (i, b, j, e)
-    votes = graph.add("Transpose", [parted], "votes", perm=[1, 2, 0, 3])  # (b, j, i, e)
+    by_class = graph.reshape(products, (i, -1, j, e), "votes_by_capsule")  # (i, b, j, e)
+    votes = graph.add("Transpose", [by_class], "votes", perm=[1, 2, 0, 3])  # (b, j, i, e)
     summed = graph.add("ReduceSum", [votes, graph.axes(2)], "votes_sum", keepdims=1)  # (b, j, 1, e)
     start = graph.constant("start", normalization.start(j))
     sums = _biased(graph, graph.add("Mul", [summed, start], "sums_1"), weights, (j, 1, e))
     capsules = graph.squash(sums, "capsules_1")  # (b, j, 1, e)
     logits = ""
     for t in range(2, config.iterations + 1):
-        upright = graph.reshape(capsules, (0, j, e, 1), f"upright_{t}")  # (b, j, e, 1)
-        agreement = graph.add("MatMul", [votes, upright], f"agreement_{t}")  # (b, j, i, 1)
+        column = graph.reshape(capsules, (0, j, e, 1), f"upright_{t}")  # (b, j, e, 1)
+        agreement = graph.add("MatMul", [votes, column], f"agreement_{t}")  # (b, j, i, 1)
         agreement = graph.reshape(agreement, (0, j, 1, i), f"agreement_row_{t}")  # (b, j, 1, i)
         logits = graph.add("Add", [logits, agreement], f"logits_{t}") if logits else agreement
         coefficients = normalization.onnx(graph, logits, f"coefficients_{t}")  # (b, j, 1, i)

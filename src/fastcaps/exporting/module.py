@@ -1,4 +1,4 @@
-"""Any module as an ONNX model, by the exporter of PyTorch."""
+"""Export any module as an ONNX model with the exporter of PyTorch."""
 
 import logging
 import warnings
@@ -46,7 +46,7 @@ def named_outputs(output: Any) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's remarks on missing packages and on its own code."""
+    """Silence warnings of the exporter about missing packages and its own code."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -65,9 +65,9 @@ def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) ->
     """Export a module that takes one tensor ``(b …)``.
 
     Args:
-        model: in evaluation mode.
+        model: a module in evaluation mode.
         example: inputs ``(b …)``; only shape and type matter.
-        batch: the only size of a batch that the model takes; any when None.
+        batch: fixed batch size of the model; any when None.
     """
     names, _ = named_outputs(model(example[:1]))
     # Two images: a batch of one would be taken for a constant.

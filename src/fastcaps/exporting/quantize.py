@@ -1,11 +1,11 @@
 """Quantization to eight bits: weights symmetric per output channel, activations by their range in calibration.
 
-A stem of one convolution takes the bytes of the images as they are. Standardized images are no bytes, and a deeper stem
-has results between its layers: both stay in float32, where they are a small part of the work. Each channel of
+A stem of one convolution takes the bytes of the images directly. Standardized images are not bytes, and a deeper stem
+has intermediate results: both stay in float32, because they are a small part of the work. Each channel of
 PrimaryCaps has its own range, since some reach fifty times as far as others.
 
 Processors without VNNI add up two products of an unsigned and a signed byte in sixteen bits, saturating. So one of the
-two factors takes seven of its eight bits: 2 · 255 · 64 and 2 · 127 · 127 fit, 2 · 255 · 127 would not, silently. In
+two factors uses only seven of its eight bits: 2 · 255 · 64 and 2 · 127 · 127 fit, 2 · 255 · 127 would not, silently. In
 convolutions it is the weights; in the folded matrix it is the lower capsules, which are shorter than one. An exported
 network gives the same answers with and without VNNI.
 """
@@ -27,9 +27,9 @@ class Scale(NamedTuple):
 
 # Components of squashed vectors, between −1 and 1, as 1 … 127.
 CAPSULES = Scale(np.float32(1 / 63), np.uint8(64))
-# Of an image, between 0 and 1.
+# Pixels of an image, between 0 and 1.
 PIXELS = Scale(np.float32(1 / 255), np.uint8(0))
-# The largest byte of a weight that meets bytes up to 255, and up to 127.
+# The largest byte of a weight that is multiplied with bytes up to 255, and up to 127.
 LARGEST_WEIGHT, LARGEST_FOLDED = 64, 127
 
 
@@ -56,7 +56,7 @@ class Ranges(NamedTuple):
 
 
 def rounds_stem(config: CapsNetConfig) -> bool:
-    """Return whether the stem is int8, too."""
+    """Return whether the stem is also quantized to int8."""
     return not config.standardize and not config.stem_layers
 
 
@@ -66,8 +66,8 @@ def quantized_weight(
     """Quantize a weight.
 
     Args:
-        weight: of any shape.
-        axis: has one scale per index.
+        weight: weight of any shape.
+        axis: axis with one scale per index.
         largest: largest byte.
         least: smallest scale.
 

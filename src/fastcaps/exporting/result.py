@@ -1,4 +1,4 @@
-"""What `fastcaps.export` returns: the file, what it says about itself, and how it compares with the network."""
+"""The result of `fastcaps.export`: the file, its metadata, and the comparison with the network."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from fastcaps._json import convert_json
 from fastcaps._result import Result, Table
 from fastcaps.runtime.metadata import CapsNetMetadata, Check, ModuleMetadata, read_metadata
 
-# Largest difference of a capsule's length, or of another output, from PyTorch's that float32 may have.
+# Maximum difference of a capsule length, or of another output, from PyTorch in float32.
 TOLERANCE = 1e-3
-# A loss of so few images may be chance.
+# A loss of up to this many images may be chance.
 _FEW = 3
 
 
 def find_problem(check: Check, precision: str, max_drop: float) -> str | None:
-    """Say why a file must not be written, if so; ``max_drop`` is in points of accuracy."""
+    """Return why a file must not be written, or None; ``max_drop`` is in points of accuracy."""
     if precision == "float32":
         if check.largest_difference <= TOLERANCE:
             return None
@@ -38,7 +38,7 @@ def find_problem(check: Check, precision: str, max_drop: float) -> str | None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The entries of a result beside the metadata."""
+    """The entries of a result except the metadata."""
 
     file: str
     bytes: int
@@ -50,9 +50,9 @@ class ExportResult(Result):
 
     Attributes:
         file: its path.
-        size: in bytes.
+        size: size in bytes.
         check: the comparison with the network.
-        metadata: everything that the file says about itself.
+        metadata: all metadata of the file.
     """
 
     file: Path
@@ -62,7 +62,7 @@ class ExportResult(Result):
 
     @classmethod
     def from_dict(cls, values: Any, source: str | None = None) -> Self:
-        """Return what `to_dict` gave; raise ValueError if an entry is missing or wrong."""
+        """Return the result from the values of `to_dict`; raise ValueError if an entry is missing or wrong."""
         source = source or f"the {cls.__name__}"
         own = convert_json(values, _Stored, source)
         metadata = read_metadata(json.dumps(values), source)
@@ -97,7 +97,7 @@ class ExportResult(Result):
         return [Table(str(self.file), columns, [row])]
 
     def sentences(self) -> list[str]:
-        """Say what is special of the images that it was compared on."""
+        """Return a note about the images that it was compared on, if needed."""
         note = self.check.images_note
         unchecked = f"Not compared on test images: the accuracy of {self.file} is not known."
         return ([] if note is None else [f"Mind that {note}."]) + ([unchecked] if self.check.correct is None else [])

@@ -1,6 +1,6 @@
-"""The fast convolution as one operator for ``torch.compile``, which can't look into it.
+"""The fast convolution as one opaque operator for ``torch.compile``.
 
-Exporters get ordinary convolution: what they write runs without fastcaps.
+Exporters get ordinary convolution, so that their output runs without fastcaps.
 """
 
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from torch import Tensor
 from fastcaps.kernels.convolution import FastConvolution
 from fastcaps.kernels.im2col import im2col_conv2d_relu
 
-# Convolutions of compiled networks whose transformed kernels are cached, by the address of their weights.
+# Maximum number of convolutions whose transformed kernels are cached, by the address of their weights.
 _MOST_CACHED = 8
 _cached: "OrderedDict[int, FastConvolution]" = OrderedDict()
 
@@ -71,7 +71,7 @@ def compiled_conv2d(maps: Tensor, conv: torch.nn.Conv2d, *, always: bool = False
 
     Args:
         maps: ``(b c h w)``.
-        conv: without padding, dilation and groups.
+        conv: a convolution without padding, dilation and groups.
         always: as for `FastConvolution`.
 
     Returns:
@@ -95,6 +95,6 @@ def _(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
 
 
 def compiled_conv2d_relu(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    """Do the same as `im2col_conv2d_relu` as one operator, without gradient."""
+    """Return the result of `im2col_conv2d_relu` as one operator, without gradient."""
     by_position: Tensor = _conv2d_relu(images, weight, bias, stride)  # (h', w', b, o)
     return by_position.permute(2, 3, 0, 1)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from fastcaps.kernels import winograd
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_kernel
 
-# A cached kernel is compared with a sample of its weights, one in so many: a prime, so that the sample meets every
-# channel. A small kernel is compared whole.
+# A cached kernel is checked against every 251st weight: a prime, so that the sample includes every channel. A small
+# kernel is compared completely.
 _SAMPLE = 251
 _FEW = 2**17
 
@@ -40,7 +40,7 @@ class _Cached(NamedTuple):
 
 
 class FastConvolution:
-    """An `nn.Conv2d` by Winograd's method, or for few images by im2col; no part of the state of the network.
+    """Compute an `nn.Conv2d` by Winograd's method, or for few images by im2col; not part of the state of the network.
 
     Without gradients, the kernel is transformed once and cached until the weights change. A change shows in their
     version, address, type or device. Writing to ``weight.data`` changes none of these; a sample of the values detects
@@ -56,7 +56,7 @@ class FastConvolution:
 
         Args:
             maps: ``(b c h w)``.
-            conv: with a square kernel, without padding, dilation or groups.
+            conv: a convolution with a square kernel, without padding, dilation or groups.
             always: use Winograd's method even if another is faster.
 
         Returns:
@@ -69,12 +69,12 @@ class FastConvolution:
     def convolve(
         self, maps: Tensor, weight: Tensor, bias: Tensor | None, stride: int, *, always: bool = False
     ) -> Tensor | None:
-        """Do the same for the weights ``(o c k k)``, bias ``(o)`` and stride of a convolution."""
+        """Return the same, given weights ``(o c k k)``, bias ``(o)`` and stride."""
         if not is_plain(weight) or weight.dtype != maps.dtype or maps.ndim != 4:
             return None
         needs = [tensor.requires_grad for tensor in (maps, weight, bias) if tensor is not None]
         training = torch.is_grad_enabled() and any(needs)
-        # A user of float64 needs it exact.
+        # Users of float64 need exact results.
         if not always and maps.dtype != torch.float32:
             return None
         o, c, size, _ = weight.shape
@@ -88,7 +88,7 @@ class FastConvolution:
             if tile is None:
                 return None
             return winograd.winograd_conv2d(maps, weight, bias, stride, tile, self._pool)
-        # Weights made in inference mode don't count their versions.
+        # Weights made in inference mode have no version counter.
         if weight.is_inference():
             return None
         if tile is None:
@@ -98,7 +98,7 @@ class FastConvolution:
         return winograd.winograd_conv2d_transformed(maps, kernel, bias, size, tile, self._pool)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: the cache can be computed again."""
+        """Return nothing: the cache can be recomputed."""
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ rows × even and odd columns), each with the entries of the kernel that meet thi
 becomes four, of 5×5, 5×4, 4×5 and 4×4 entries: at most r = ⌈k/s⌉ per side.
 
 Each of these is done by Toom–Cook's method, known for convolutions as Winograd's. To get m neighboring outputs in one
-dimension, n = m + r − 1 inputs and r kernel entries are taken for the coefficients of polynomials and evaluated at n
+dimension, n = m + r − 1 inputs and r kernel entries are treated as coefficients of polynomials and evaluated at n
 points (one of them is ∞); products at the points are added up and interpolated, transposed, to the m outputs:
 ``y = Aᵀ[(G g) ⊙ (B d)]``. Two dimensions take each matrix twice. At each of the n² points the products of all phases
 and all channels are summed before interpolation, so the sums at one point are a matrix product: images × (s²·c) by
@@ -104,7 +104,7 @@ class Transforms(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How one convolution is cut up."""
+    """How one convolution is divided into tiles."""
 
     size: int  # k
     stride: int  # s
@@ -135,7 +135,7 @@ class _Plan(NamedTuple):
 
     @property
     def step(self) -> int:
-        """From one window to the next."""
+        """Distance from one window to the next."""
         return self.stride * self.tile
 
 
@@ -354,7 +354,7 @@ def _products(tile: int, size: int, stride: int, maps: tuple[int, int]) -> float
 
 @cache
 def _toom_cook(tile: int, taps: int) -> tuple[tuple[tuple[float, ...], ...], ...]:
-    """Return Aᵀ, G and B as numbers: a cache of tensors would mix those with and without gradient mode."""
+    """Return Aᵀ, G and B as tuples: cached tensors would mix those made with and without gradient mode."""
     finite = [Fraction(point) for point in _POINTS[tile + taps - 2].split()]
     # Outputs and kernel are evaluated as polynomials: row (1, x, x², …); ∞ takes the highest coefficient.
     outputs = [[x**y for y in range(tile)] for x in finite] + [[Fraction(y == tile - 1) for y in range(tile)]]
@@ -426,7 +426,7 @@ def _phases(stride: int) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
-    """Yield parts of the batch whose evaluated maps are not too many."""
+    """Yield parts of the batch whose evaluated maps fit into `CHUNK_BYTES`."""
     rows, columns = plan.tiles
     image = rows * columns * plan.window**2 * maps.shape[1] * maps.element_size()
     size = max(1, CHUNK_BYTES // image)
@@ -435,7 +435,7 @@ def _pieces(maps: Tensor, plan: _Plan) -> Iterator[slice]:
 
 
 def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """Return row and column of each tile, and what its window shows of the maps: less at the edge."""
+    """Yield row and column of each tile, and the part of the maps in its window, which is smaller at the edge."""
     rows, columns = plan.tiles
     for y in range(rows):
         for x in range(columns):
@@ -444,9 +444,9 @@ def _parts(plan: _Plan, h: int, w: int) -> Iterator[tuple[int, int, slice, slice
 
 
 def _windows(maps: Tensor, plan: _Plan, workspace: Workspace) -> Tensor:
-    """Return what each tile sees of maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
+    """Return the window of each tile in maps ``(b c h w)``: ``(s·n s·n tiles·b c)``, zero beyond the edge.
 
-    Maps that lie in memory as ``(h w b c)`` and make one tile are returned as they are.
+    Maps that are stored as ``(h w b c)`` and have the size of one window are not copied.
     """
     b, c, h, w = maps.shape
     side = plan.window
@@ -463,7 +463,7 @@ def _windows(maps: Tensor, plan: _Plan, workspace: Workspace) -> Tensor:
 
 
 def _add_windows(windows: Tensor, plan: _Plan, out: Tensor) -> None:
-    """Add up, in ``out (h w b c)``, gradients ``(s·n s·n tiles·b c)`` on what `_windows` gave."""
+    """Add gradients ``(s·n s·n tiles·b c)`` on the result of `_windows` to ``out (h w b c)``."""
     h, w, b, c = out.shape
     by_tile = windows.view(plan.window, plan.window, *plan.tiles, b, c)
     for y, x, rows, columns in _parts(plan, h, w):
@@ -499,7 +499,7 @@ def _split(result: Tensor, plan: _Plan) -> Tensor:
 
 
 class _Kernel:
-    """The values of a kernel ``(x y k k)``, some rows of points after others."""
+    """The values of a kernel ``(x y k k)``, evaluated some rows of points at a time."""
 
     def __init__(self, weight: Tensor, plan: _Plan, workspace: Workspace) -> None:
         self._plan, self._workspace, self._channels = plan, workspace, weight.shape[:2]
@@ -511,7 +511,7 @@ class _Kernel:
         torch.mm(_over_rows(plan).to(weight), by_pair.t(), out=self._rows.view(s * s * n * r, -1))
 
     def rows(self, rows: slice) -> Tensor:
-        """Yield rows of points ``(s s rows n x y)``, valid until the next are requested."""
+        """Return rows of points ``(s s rows n x y)``, valid until the next call."""
         n, s, r = self._plan.points, self._plan.stride, self._plan.taps
         count = rows.stop - rows.start
         values = self._workspace("kernel", s, s, count, n, *self._channels)
@@ -533,7 +533,7 @@ def _over_rows(plan: _Plan) -> Tensor:
 
 
 def _groups(plan: _Plan, row_bytes: int) -> list[slice]:
-    """Return how many rows of points to take at a time: as many as the cache holds, as each call has its cost."""
+    """Return groups of rows of points, each as large as the cache allows, because every call has its cost."""
     size = max(1, GROUP_BYTES // row_bytes)
     return [slice(start, min(start + size, plan.points)) for start in range(0, plan.points, size)]
 

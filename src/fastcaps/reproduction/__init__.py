@@ -1,6 +1,6 @@
 """The paper's table of accuracies beside ours: the runs it takes, their results, and both as tables and a page.
 
-Needs no PyTorch: a report can be made wherever the JSON files of finished runs are.
+This package does not import PyTorch: a report only needs the JSON files of finished runs.
 """
 
 from fastcaps.reproduction.cells import Cell, all_cells, finished, network, shard

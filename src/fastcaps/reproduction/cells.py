@@ -24,8 +24,8 @@ class Cell:
 
     Attributes:
         data: name of the data set.
-        normalization: of the coefficients.
-        seed: of weights, order and augmentation.
+        normalization: normalization of the coefficients.
+        seed: seed of weights, order and augmentation.
     """
 
     data: str
@@ -39,7 +39,7 @@ class Cell:
 
 
 def all_cells(data: Iterable[str], normalizations: Iterable[str], seeds: Iterable[int]) -> list[Cell]:
-    """Return all combinations, one seed of everything first."""
+    """Return all combinations, ordered by seed first."""
     sets, rules = list(data), list(normalizations)
     return [Cell(name, rule, seed) for seed in seeds for rule in rules for name in sets]
 
@@ -71,7 +71,7 @@ def finished(folder: Path) -> dict[Cell, RunResult]:
 
 
 def check_result(result: RunResult, cell: Cell, where: Path) -> None:
-    """Refuse a result that is not the cell's: another run, a part of the test images, coefficients of another kind."""
+    """Raise if a result is not that of the cell: another run, a part of the test images, or other coefficients."""
     check_run(result.about, cell, where)
     evaluation, iterations = result.evaluation, result.about.config.iterations
     if evaluation.part != "test" or evaluation.images != result.about.data.test:
@@ -92,7 +92,7 @@ def check_result(result: RunResult, cell: Cell, where: Path) -> None:
 
 
 def check_run(run: RunDescription, cell: Cell, where: Path) -> None:
-    """Refuse a run that is not the cell's: other data, network or seed, or not trained with dynamic routing alone."""
+    """Raise if a run is not that of the cell: other data, network or seed, or not only dynamic routing."""
     expected = {"data": cell.data, "normalization": cell.normalization, "seed": cell.seed}
     values = {"data": run.data.name, "normalization": run.config.normalization, "seed": run.settings.seed}
     wrong = [f"{name} is {values[name]}, expected {value}" for name, value in expected.items() if values[name] != value]

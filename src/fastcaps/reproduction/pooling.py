@@ -1,8 +1,8 @@
-"""What the runs say together: a random-effects estimate over data sets.
+"""Pool the runs: a random-effects estimate over data sets.
 
-Each data set has an effect of its own, known up to its error, and the question is for the mean of the effects. The
+Each data set has an effect of its own, measured with an error, and the mean of the effects is estimated. The
 variance between data sets is DerSimonian and Laird's (1986); the interval of the mean is Hartung and Knapp's (2001),
-which holds for few data sets, too, and is never narrower than errors of measurement alone make it.
+which is also valid for few data sets; it is never narrower than the measurement errors alone imply.
 """
 
 import math
@@ -23,7 +23,7 @@ _BASELINES: dict[str, Compare] = {
     "dynamic": lambda fast: fast.against_dynamic,
     "all ones": lambda fast: fast.against_uniform,
 }
-# Standard errors between the middle of a 95 % interval and its end.
+# Half the width of a 95 % interval, in standard errors.
 _NORMAL = statistics.NormalDist().inv_cdf(0.975)
 
 
@@ -46,11 +46,11 @@ class Effect:
 
     @classmethod
     def mean(cls, effects: Sequence["Effect"]) -> "Effect":
-        """Return the mean over seeds; its variance is at least what the seeds themselves show."""
+        """Return the mean over seeds; its variance is at least that between the seeds."""
         values = [effect.value for effect in effects]
         within = statistics.fmean(effect.variance for effect in effects)
-        seen = statistics.variance(values) if len(values) > 1 else 0.0
-        return cls(statistics.fmean(values), max(within, seen) / len(values))
+        between = statistics.variance(values) if len(values) > 1 else 0.0
+        return cls(statistics.fmean(values), max(within, between) / len(values))
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Pooled:
     """The mean effect over data sets.
 
     Attributes:
-        mean: of the effects.
-        interval: 95 % for the mean; None of a single data set.
-        deviation: standard deviation of the effects between data sets, without what errors of measurement add.
+        mean: mean of the effects.
+        interval: 95 % interval of the mean; None for a single data set.
+        deviation: standard deviation of the effects between data sets, without measurement errors.
     """
 
     mean: float
@@ -85,7 +85,7 @@ def pool(effects: Sequence[Effect]) -> Pooled:
     if count == 1:
         return Pooled(mean, None, 0.0)
     rest = sum(w * (effect.value - mean) ** 2 for w, effect in zip(weights, effects, strict=True))
-    # At least what the errors of measurement alone would give: few effects may agree by chance.
+    # At least the value expected from measurement errors alone: few effects may agree by chance.
     rest = max(rest, count - 1)
     half = student_quantile(count - 1) * math.sqrt(rest / ((count - 1) * sum(weights)))
     return Pooled(mean, (mean - half, mean + half), math.sqrt(between))
@@ -116,7 +116,7 @@ def _student(angle: float, degrees: int) -> float:
 
 
 def pooled_table(results: Mapping[Cell, RunResult]) -> Table:
-    """Return the means over all data sets of what fast routing loses, and of what master coefficients gain."""
+    """Return the mean loss by fast routing and the mean gain by master coefficients, over all data sets."""
     first, second = NORMALIZATIONS
     lines = []
     for baseline, compare in _BASELINES.items():

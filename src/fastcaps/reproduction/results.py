@@ -1,4 +1,4 @@
-"""What ``results/*.json`` hold: finished runs, whose fields were checked when they were read."""
+"""The content of ``results/*.json``: finished runs, whose fields are checked when they are read."""
 
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -22,7 +22,7 @@ class RunResult(Result):
     Attributes:
         about: content of its ``run.json``.
         metrics: one entry per epoch.
-        evaluation: of the trained network.
+        evaluation: evaluation of the trained network.
     """
 
     about: RunDescription = field(metadata={"flat": True})
@@ -51,7 +51,7 @@ class RunResult(Result):
 
 
 def differing_settings(runs: list[RunResult]) -> list[str]:
-    """Return the names of what differs between runs and has a say in what they find."""
+    """Return the names of settings that differ between runs and influence their results."""
     settings = [
         {
             **{k: v for k, v in run.about.settings.to_dict().items() if k not in _HARMLESS},

@@ -1,7 +1,7 @@
 """Finished runs as tables beside the paper's: means over seeds, single runs, losses.
 
-*Final* is the accuracy of the trained network, for which nothing was chosen on the test set. *Highest* is the best of
-all epochs, as in the paper, and is chosen on the test set. All in percent.
+*Final* is the accuracy of the trained network; nothing was selected on the test set. *Highest* is the best of all
+epochs, as in the paper, and is selected on the test set. All in percent.
 """
 
 import math
@@ -26,14 +26,14 @@ class Row:
 
     Attributes:
         data: name of the data set.
-        normalization: of the coefficients.
+        normalization: normalization of the coefficients.
         routing: ``"dynamic"`` or ``"fast"``.
         paper: the paper's mean and standard deviation.
-        seeds: of our runs; empty when it was not run.
-        epochs: of our runs, each number once.
+        seeds: seeds of our runs; empty if there are none.
+        epochs: numbers of epochs of our runs, without duplicates.
         final: accuracies of the trained networks.
-        highest: of the epochs after which the test set was looked at; None for fast routing where that was not every
-            epoch.
+        highest: highest accuracies of the epochs that were evaluated on the test set; None for fast routing if not
+            every epoch was.
         uniform: accuracies of the same networks with all coefficients 1.
         images: ``"original"`` or ``"generated"``, or both.
         notes: what else a reader must know.
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def source(self) -> str:
-        """The runs behind the numbers, in words."""
+        """Description of the runs behind the numbers."""
         seeds = f"{len(self.seeds)} {'seed' if len(self.seeds) == 1 else 'seeds'}"
         parts = [seeds, f"{_join(self.epochs)} epochs", f"{_join(self.images)} images", *self.notes]
         return f"{NORMALIZATIONS[self.normalization]}: {', '.join(parts)}."
@@ -70,7 +70,7 @@ class Row:
 
 
 def spread(values: Sequence[float] | None) -> tuple[float, float | None] | None:
-    """Return mean and sample standard deviation; no deviation of one value, None of no values."""
+    """Return mean and sample standard deviation; the deviation of one value is None; None without values."""
     if not values:
         return None
     return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
@@ -106,7 +106,7 @@ def _row(data: str, normalization: str, routing: str, results: Mapping[int, RunR
 
 
 def _highest(run: RunResult, routing: str) -> float | None:
-    """Return the best epoch's test accuracy; of fast routing only if it was measured after every epoch."""
+    """Return the test accuracy of the best epoch; for fast routing only if it was measured after every epoch."""
     values = [
         epoch.test_accuracy if routing == "dynamic" else epoch.measures.get("fast_test_accuracy")
         for epoch in run.metrics
@@ -176,11 +176,11 @@ def summary_table(table: Sequence[Row]) -> Table:
 
 
 def runs_table(results: Mapping[Cell, RunResult], link: Callable[[str], str] = lambda name: name) -> Table:
-    """Return every run by itself, with intervals and paired tests.
+    """Return one row per run, with intervals and paired tests.
 
     Args:
-        results: by cell.
-        link: from the name of a run to what is shown for it.
+        results: results by cell.
+        link: returns the text to show for the name of a run.
     """
     columns = ["run", "dynamic", "fast", "uniform", "fast − dynamic", "fast − uniform", "ceiling", "epochs", "hours"]
     lines = []
@@ -202,7 +202,7 @@ def runs_table(results: Mapping[Cell, RunResult], link: Callable[[str], str] = l
 def losses_table(results: Mapping[Cell, RunResult]) -> Table:
     """Return what fast routing loses with each normalization, for every seed that was run with both.
 
-    Each loss is paired; the interval of their difference takes the two as independent.
+    Each loss is paired; the interval of their difference assumes that the two are independent.
     """
     names = list(NORMALIZATIONS.values())
     between = f"{names[1]} − {names[0]}"
@@ -238,7 +238,7 @@ def _middle_and_half(interval: tuple[float, float]) -> tuple[float, float]:
 
 
 def with_tables(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
-    """Return a Markdown page with its tables renewed, each between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
+    """Return a Markdown page with updated tables, each between ``<!-- table: NAME -->`` and ``<!-- end -->``."""
     closed = {match[2] for match in _MARKED_TABLE.finditer(text)}
     for name in tables:
         if f"<!-- table: {name} -->\n" in text and name not in closed:
@@ -277,7 +277,7 @@ def _paired(comparison: Comparison | None) -> str:
 
 
 def format_difference(difference: float, interval: tuple[float, float] | None) -> str:
-    """Return a difference of accuracies in points, with its interval where there is one."""
+    """Return a difference of accuracies in points, with its interval if there is one."""
     if interval is None:
         return _signed(100 * difference)
     low, high = (_signed(100 * end) for end in interval)

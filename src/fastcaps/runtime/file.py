@@ -37,14 +37,14 @@ def checked(content: bytes, path: Path | str) -> bytes:
     """Return the content of a file; raise ValueError unless it is complete, from `export`, and needs no other file."""
     try:
         producers = [value for field, value in fields(memoryview(content)) if field == _PRODUCER_NAME]
-        mine = _is(producers[0] if producers else 0, PRODUCER.encode())
-        elsewhere = list(_locations(memoryview(content), "model")) if mine else []
-    except (ValueError, RecursionError):  # graphs nested without end are no network
+        is_ours = _is(producers[0] if producers else 0, PRODUCER.encode())
+        elsewhere = list(_locations(memoryview(content), "model")) if is_ours else []
+    except (ValueError, RecursionError):  # RecursionError: graphs that are nested too deeply
         raise ValueError(
             f"{path} is not an ONNX file, or damaged: it can't be read to its end ({len(content):,} bytes): "
             "copy or export it again"
         ) from None
-    if not mine:
+    if not is_ours:
         raise ValueError(
             f"{path} was not written by fastcaps.export, so its classes and its input are not known: export it with "
             "fastcaps"
@@ -91,7 +91,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
     while place < len(message):
         key, place = _varint(message, place)
         kind = key & 7
-        # Parsers of protobuf use 32 bits of it: with more, they could see another field than is seen here.
+        # Protobuf parsers use 32 bits of the key: with more, they could see another field than this parser.
         if not 8 <= key < 2**32:
             raise ValueError(f"no protobuf: field number {key >> 3} at {place}")
         if kind == 0:
@@ -111,7 +111,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
 
 
 def integers(value: memoryview | int) -> list[int]:
-    """Return signed numbers of a field that has one, or several in a row."""
+    """Return the signed numbers of a field with one value, or with several packed values."""
     numbers, place = [value] if isinstance(value, int) else [], 0
     while isinstance(value, memoryview) and place < len(value):
         number, place = _varint(value, place)

@@ -1,4 +1,4 @@
-"""What an exported file says of itself: written by `fastcaps.export`, read by `Predictor`."""
+"""Metadata of an exported file: written by `fastcaps.export`, read by `Predictor`."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from fastcaps.runtime import structure
 
 # Formats of files with a CapsNet, which have its configuration, and of files with any other module.
 CAPSNET_FORMAT, MODULE_FORMAT = 1, 2
-# Numbers that an input may have.
+# Maximum number of elements and of axes of an input or output.
 _MOST, _MOST_AXES = 2**27, 8
 
 
@@ -24,7 +24,7 @@ class Check(Record):
     Attributes:
         images: number of inputs.
         changed: number of predictions that differ.
-        largest_difference: of a capsule's length, or of another output.
+        largest_difference: largest difference of a capsule length, or of another output.
         correct: number of correct predictions of the file; None without labels.
         original_correct: number of correct predictions of the network; None without labels.
         images_note: how the inputs differ from those that the network was trained with, if they do.
@@ -55,16 +55,16 @@ class Check(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata(FormerDict):
-    """What every file says of itself.
+    """Metadata of every file.
 
     Attributes:
         format: `CAPSNET_FORMAT` or `MODULE_FORMAT`.
         routing: ``"fast"``, ``"dynamic"``, or ``"none"`` for a module without capsules.
-        precision: of weights and activations.
-        batch: the only size of a batch that the file takes; None for any.
-        fastcaps: version that wrote it.
+        precision: precision of weights and activations.
+        batch: fixed batch size of the file; None for any.
+        fastcaps: version of fastcaps that wrote it.
         input: how an image becomes the input, in words.
-        weights_sha256: of the weights of the network.
+        weights_sha256: SHA-256 of the weights of the network.
         accuracy: the comparison with the network on inputs with labels.
         check: the comparison with the network on inputs without labels.
     """
@@ -80,19 +80,19 @@ class Metadata(FormerDict):
     check: Check | None = json_field(omit_none=True)
 
     def __post_init__(self) -> None:
-        """Refuse a batch without images."""
+        """Raise ValueError for an empty batch."""
         if self.batch is not None and self.batch < 1:
             raise ValueError(f"batch is {self.batch}, expected at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapsNetMetadata(Metadata):
-    """Of a file with a `CapsNet`.
+    """Metadata of a file with a `CapsNet`.
 
     Attributes:
-        config: of the network.
-        background: brightness of the edge of the training images, between 0 and 1; None where it means nothing.
-        provenance: of the network.
+        config: configuration of the network.
+        background: brightness of the edge of the training images, between 0 and 1; None if it does not apply.
+        provenance: provenance of the network.
     """
 
     config: CapsNetConfig
@@ -101,22 +101,22 @@ class CapsNetMetadata(Metadata):
 
     @property
     def has_own_graph(self) -> bool:
-        """Whether fastcaps wrote its nodes one by one, not the exporter of PyTorch."""
+        """Whether the graph was written by fastcaps, not by the exporter of PyTorch."""
         built_in = self.config.routing == "dynamic" and self.config.normalization in structure.BUILT_IN
         return self.routing == "fast" or built_in
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleMetadata(Metadata):
-    """Of a file with any other module.
+    """Metadata of a file with any other module.
 
     Attributes:
         model: name of its class.
-        input_shape: of one input.
-        input_type: of the inputs; bytes are scaled by the module itself.
+        input_shape: shape of one input.
+        input_type: type of the inputs; bytes are scaled by the module itself.
         outputs: names of the outputs.
-        output_shapes: of each output, of one input.
-        class_names: in the order of the last output.
+        output_shapes: shape of each output for one input.
+        class_names: names of the classes, in the order of the last output.
         background: as for a `CapsNet`.
     """
 
@@ -129,12 +129,12 @@ class ModuleMetadata(Metadata):
     background: float | None = json_field(omit_none=True)
 
     def __post_init__(self) -> None:
-        """Refuse shapes that no module has."""
+        """Raise ValueError for shapes that no module can have."""
         super().__post_init__()
         if len(self.outputs) != len(self.output_shapes):
             raise ValueError(f"{len(self.outputs)} outputs have {len(self.output_shapes)} shapes")
         for shape in (self.input_shape, *self.output_shapes):
-            # The number of sizes comes first: the product of very many takes minutes.
+            # The number of axes is checked first: the product of very many sizes takes minutes.
             if len(shape) > _MOST_AXES or min(shape, default=1) < 1 or math.prod(shape) > _MOST:
                 raise ValueError(
                     f"a shape has {len(shape)} sizes, {shape[:_MOST_AXES]} first: expected at most {_MOST_AXES} of at "

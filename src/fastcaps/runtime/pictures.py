@@ -18,9 +18,9 @@ def network_input(path: Path, config: TakesImages, content: bytes | None = None)
     """Return a picture as the input of a network ``(c h w)``: resized to ``config.resize``, then its middle.
 
     Args:
-        path: of the file; also what errors call it.
-        config: of the network, or another description of its input.
-        content: of the file; read when None.
+        path: path of the file; also its name in error messages.
+        config: configuration of the network, or another description of its input.
+        content: content of the file; read from ``path`` when None.
     """
     h, w = config.height, config.width
     pixels: NDArray[np.uint8] = middle(decode(path, config.resize or (h, w), config.channels, content), h, w)

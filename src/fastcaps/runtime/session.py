@@ -15,7 +15,7 @@ from fastcaps.runtime.metadata import CapsNetMetadata, ModuleMetadata, read_meta
 
 # Images per call of ONNX Runtime: more are not faster, and memory doesn't grow with the batch.
 CHUNK_IMAGES = 32
-# Bytes that an ONNX file may have.
+# Maximum bytes of an ONNX file.
 _LARGEST = 2**31 - 1
 
 
@@ -65,8 +65,8 @@ def load(path: str | Path, threads: int | None = None) -> "Predictor":
     """Return the network in an exported file, warmed up.
 
     Args:
-        path: of the file.
-        threads: most threads of one call; as many as this process has processors when None.
+        path: path of the file.
+        threads: maximum number of threads per call; the number of processors of this process when None.
     """
     require("fastcaps.runtime", "onnxruntime")
     try:
@@ -88,13 +88,13 @@ class Predictor:
     The result of an image doesn't depend on the rest of its batch. Batches of any size are processed in pieces.
 
     Attributes:
-        class_names: in the order of the lengths.
+        class_names: names of the classes, in the order of the lengths.
         routing: ``"fast"``, ``"dynamic"``, or ``"none"`` for a module without capsules.
         precision: ``"float32"`` or ``"int8"``.
-        input_shape: of one input, ``(c, h, w)`` for images.
-        image: how a picture becomes an input; None where inputs are no images.
-        background: brightness of the edge of the training images, between 0 and 1; None where it means nothing.
-        config: of a `CapsNet`; None for another module.
+        input_shape: shape of one input, ``(c, h, w)`` for images.
+        image: how a picture becomes an input; None if inputs are not images.
+        background: brightness of the edge of the training images, between 0 and 1; None if it does not apply.
+        config: configuration of a `CapsNet`; None for another module.
         about: all metadata of the file, with provenance and measured accuracy.
     """
 
@@ -110,11 +110,11 @@ class Predictor:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or processors()
         options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # errors are raised
+        options.log_severity_level = 4  # not logged: errors are raised
         try:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            # The errors of ONNX Runtime have no common class.
+            # The errors of ONNX Runtime have no common base class.
             raise ValueError(
                 f"{path} can't be run by ONNX Runtime {onnxruntime.__version__}: {_one_line(error)}"
             ) from error
@@ -150,7 +150,7 @@ class Predictor:
         return f"Predictor({self.routing}, {self.precision}, input {shape}, {len(self.class_names)} classes)"
 
     def __call__(self, images: NDArray[Any]) -> Output:
-        """Classify images ``(b c h w)`` of the network's input size: bytes, or where the file takes them floats."""
+        """Classify images ``(b c h w)`` of the network's input size: bytes, or floats if the file takes them."""
         outputs = self.run(images)
         if "lengths" not in outputs:
             raise ValueError("this file has no capsules, but one output: use run() or scores()")
@@ -159,7 +159,7 @@ class Predictor:
     def run(self, inputs: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
         """Return all outputs by their name, for inputs ``(b …)``.
 
-        Bytes become floats between 0 and 1 where the file takes floats.
+        Bytes are scaled to floats between 0 and 1 if the file takes floats.
         """
         inputs = self._checked(inputs)
         step = self._batch or CHUNK_IMAGES

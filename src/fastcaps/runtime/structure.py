@@ -1,10 +1,10 @@
 """The graph of an exported file, checked before ONNX Runtime sees it: operators, sizes and work.
 
-A seal is no signature: anybody can seal a graph that takes all memory or never ends. So the graph of a `CapsNet` may
-have only operators that `fastcaps.export` writes, weights as many as its configuration has, and tensors and
-multiplications not many times more. The shape of every tensor is computed here for that, node by node.
+A seal is not a signature: anybody can seal a graph that takes all memory or never ends. So the graph of a `CapsNet` may
+only have operators that `fastcaps.export` writes, exactly the weights of its configuration, and a limited amount of
+memory and multiplications. To check this, the shape of every tensor is computed here, node by node.
 
-Other modules, and networks with a normalization of one's own, may have any operators but loops, branches and functions.
+Other modules, and networks with a custom normalization, may have any operators but loops, branches and functions.
 """
 
 import math
@@ -21,14 +21,14 @@ from fastcaps.runtime.file import fields, integers
 
 Shape = tuple[int, ...]
 
-# Numbers of fields in ONNX messages.
+# Field numbers in ONNX messages.
 _GRAPH, _OPSET, _TRAINING, _FUNCTIONS = 7, 8, 20, 25
 _NODE, _INITIALIZER, _INPUT, _SPARSE = 1, 5, 11, 15
 _BRANCHES = (6, 11)
 # Types of tensors in files, by their numbers in ONNX.
 _TYPES: dict[int, str] = {1: "<f4", 2: "u1", 3: "i1", 6: "<i4", 7: "<i8"}
 _LIMITS = {"nodes": 100_000, "rank": 8}
-# How many times more than a network needs a graph may ask for.
+# Factor by which a graph may exceed the needs of its network.
 _ROOM = 4
 BUILT_IN = ("max_min", "softmax", "leaky_softmax")
 
@@ -55,10 +55,10 @@ def check_graph(content: memoryview, path: Path | str, config: CapsNetConfig | N
     """Raise ValueError unless the graph of a file may be run.
 
     Args:
-        content: of the file.
-        path: what errors call it.
-        config: of the network whose graph it must be; None for any module.
-        batch: images that it is run with at a time.
+        content: content of the file.
+        path: its name in error messages.
+        config: configuration of the network whose graph it must be; None for any module.
+        batch: batch size that it is run with.
     """
     try:
         graph = _read(content, strict=config is not None)
@@ -71,7 +71,7 @@ def check_graph(content: memoryview, path: Path | str, config: CapsNetConfig | N
 
 
 def _read(content: memoryview, *, strict: bool) -> _Graph:
-    """Return the graph, of which a lenient reading has no constants."""
+    """Return the graph; without ``strict``, constants are not read."""
     graphs: list[memoryview] = []
     for number, value in fields(content):
         if number in (_TRAINING, _FUNCTIONS):
@@ -133,7 +133,7 @@ def _attribute(message: memoryview) -> tuple[str, tuple[int, ...]]:
 
 
 def _constant(message: memoryview) -> tuple[str, NDArray[np.generic]]:
-    """Return name and values of a weight, which has exactly the bytes that its shape says."""
+    """Return name and values of a weight; raise unless it has exactly the bytes of its shape."""
     name, shape, kind, content = "", [], 0, memoryview(b"")
     for number, value in fields(message):
         if number == 1:
@@ -144,7 +144,7 @@ def _constant(message: memoryview) -> tuple[str, NDArray[np.generic]]:
             name = _text(value)
         elif number == 9:
             content = _message(value)
-        elif number != 12:  # a remark
+        elif number != 12:  # 12 is a comment
             raise GraphError("a weight is stored in another way than as bytes")
     if kind not in _TYPES:
         raise GraphError(f"weight {name!r} has type {kind}, expected one of {', '.join(map(str, _TYPES))}")
@@ -168,7 +168,7 @@ class _Sizes:
             raise GraphError(f"a batch of {batch:,} images takes more memory than there is")
 
     def check(self) -> None:
-        """Go through the nodes in their order, which ONNX prescribes."""
+        """Check the nodes in order; ONNX requires them to be sorted topologically."""
         if len(self.graph.nodes) > self.nodes:
             raise GraphError(f"it has {len(self.graph.nodes):,} nodes, expected at most {self.nodes}")
         if sum(constant.size for constant in self.graph.constants.values()) > self.weights:

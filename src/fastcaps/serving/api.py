@@ -33,10 +33,10 @@ _INVERT = ("auto", "yes", "no")
 
 
 def create_app(models: Mapping[str, ServedModel], settings: Settings | None = None) -> Guard:
-    """Return the ASGI application that answers with some networks.
+    """Return the ASGI application that serves networks.
 
     Args:
-        models: by name, as `open_model` returns them.
+        models: networks by name, as `open_model` returns them.
         settings: limits.
     """
     service = Service(models, settings or Settings())

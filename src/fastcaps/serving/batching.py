@@ -1,4 +1,4 @@
-"""Concurrent requests become batches: a bounded queue, a short wait for company, one worker thread per network."""
+"""Batch concurrent requests: a bounded queue, a short wait for more items, one worker thread per network."""
 
 import asyncio
 import math
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 class QueueFullError(Exception):
-    """More is waiting than may wait.
+    """The queue is full.
 
     Attributes:
-        retry_after: seconds after which there is probably room.
+        retry_after: seconds after which the queue probably has room.
     """
 
     def __init__(self, waiting: int, queue: int, retry_after: int) -> None:
@@ -26,7 +26,7 @@ class QueueFullError(Exception):
 
 
 class Timed(NamedTuple, Generic[Result]):
-    """A result, and how it came about: milliseconds in the queue, milliseconds of its batch, items in the batch."""
+    """A result with its timing: milliseconds in the queue, milliseconds of its batch, items in the batch."""
 
     result: Result
     queued_ms: float
@@ -42,7 +42,7 @@ class _Waiting(NamedTuple):
 
 @final
 class Batcher(Generic[Item, Result]):
-    """Answer items in batches, in a thread of its own.
+    """Process items in batches, in a separate thread.
 
     An item whose function raises fails alone: a batch that fails is run again item by item.
     """
@@ -59,11 +59,11 @@ class Batcher(Generic[Item, Result]):
         """Make a batcher; call `start` inside of a running event loop.
 
         Args:
-            function: from items to one result each.
+            function: returns one result per item.
             max_batch: items per call.
             max_wait_ms: how long the first item of a batch waits for others while the worker is idle.
-            queue: items admitted at a time.
-            observe: told the items and the seconds of each call.
+            queue: maximum number of items admitted at a time.
+            observe: called with the number of items and the seconds of each call.
         """
         self._function, self._observe = function, observe
         self._max_batch, self._max_wait, self._queue = max_batch, max_wait_ms / 1000, queue
@@ -76,15 +76,15 @@ class Batcher(Generic[Item, Result]):
 
     @property
     def admitted(self) -> int:
-        """Items that are accepted and not answered yet."""
+        """Number of items that are accepted and not answered yet."""
         return self._admitted
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start processing."""
         self._task = asyncio.get_running_loop().create_task(self._collect())
 
     async def close(self) -> None:
-        """Stop; what was submitted has been answered before by whoever waits for it."""
+        """Stop; the callers of `submit` must have got their results before."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -93,7 +93,7 @@ class Batcher(Generic[Item, Result]):
 
     @contextmanager
     def admit(self, items: int) -> Iterator[None]:
-        """Hold places in the queue; raise `QueueFullError` where there are too few."""
+        """Reserve places in the queue; raise `QueueFullError` if there are too few."""
         if self._admitted + items > self._queue:
             wait = max(1, math.ceil(self._admitted * self._seconds_per_item))
             raise QueueFullError(self._admitted, self._queue, wait)
@@ -115,7 +115,7 @@ class Batcher(Generic[Item, Result]):
         try:
             return [await future for future in futures]
         finally:
-            # Nobody waits any more: what has not begun is not computed.
+            # The caller has gone: skip what has not started.
             for future in futures:
                 future.cancel()
 
@@ -153,7 +153,7 @@ class Batcher(Generic[Item, Result]):
     def _run(self, items: list[Item]) -> list[Result | Exception]:
         try:
             return list(self._function(items))
-        except Exception as error:  # noqa: BLE001  whatever one item raises must not reach the others
+        except Exception as error:  # noqa: BLE001  an error of one item must not affect the others
             if len(items) == 1:
                 return [error]
             return [result for item in items for result in self._run([item])]

@@ -14,13 +14,13 @@ from fastcaps.serving.answers import Example
 from fastcaps.serving.models import ServedModel
 
 _PER_CLASS = 2
-# Images that are looked through for them.
+# Number of test images that are searched.
 _FIRST = 500
 _CIFAR10 = (3, 32, 32)
 
 
 def examples(model: ServedModel) -> list[Example]:
-    """Return two test images per class; none where there are no files."""
+    """Return two test images per class; none if the files are missing."""
     images, labels = _test_images(model.data, model.image)
     order = [k for label in range(len(model.class_names)) for k in np.flatnonzero(labels == label)[:_PER_CLASS]]
     return [Example(model.class_names[labels[k]], base64.b64encode(png(images[k])).decode()) for k in order]

@@ -1,4 +1,4 @@
-"""What surrounds every request: the API key, security headers, errors as JSON, and counting."""
+"""Middleware for every request: the API key, security headers, errors as JSON, and metrics."""
 
 import hmac
 import json
@@ -24,7 +24,7 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
 ]
-# Paths that need the key where there is one: what the page itself consists of has no secrets.
+# Paths that require the API key, if there is one; the files of the page have no secrets.
 _PROTECTED = ("/v1/", "/metrics")
 
 _log = logging.getLogger("fastcaps.serving")
@@ -35,15 +35,15 @@ class Guard:
     """ASGI middleware.
 
     Attributes:
-        service: behind the application.
+        service: service behind the application.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        """Surround an application.
+        """Wrap an application.
 
         Args:
-            app: that answers.
-            service: behind it; when it stops, clients are asked to close their connections.
+            app: application that answers.
+            service: service behind it; when it stops, clients are asked to close their connections.
         """
         self._app, self.service = app, service
         key = service.settings.api_key
@@ -76,7 +76,7 @@ class Guard:
             await self._app(scope, receive, counted)
         except RefusedError as error:
             await _respond(counted, error.status, error.message, error.headers)
-        except Exception:  # noqa: BLE001  a client gets one sentence, the log the rest
+        except Exception:  # noqa: BLE001  the client gets one sentence, the log the traceback
             _log.exception("a request failed")
             if not status:
                 await _respond(counted, 500, "the server failed: its log says why", {})

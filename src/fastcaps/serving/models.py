@@ -28,16 +28,16 @@ class ServedModel:
     """A network with a name.
 
     Attributes:
-        name: in addresses.
-        routing: that it answers with unless asked otherwise.
-        engine: what computes that, for people.
+        name: name in addresses.
+        routing: default routing.
+        engine: name of the engine that computes it, for display.
         image: how a picture becomes an input.
-        class_names: in the order of the lengths.
-        background: brightness of the edge of the training images; None where it means nothing.
-        card: everything known of it, as JSON.
-        predictor: for inference without PyTorch; None for a run folder without an exported file.
-        folder: of the run, for what needs PyTorch; None for a bare file, or where PyTorch is not installed.
-        threads: CPU threads of one call.
+        class_names: names of the classes, in the order of the lengths.
+        background: brightness of the edge of the training images; None if it does not apply.
+        card: all information about it, as JSON.
+        predictor: predictor for inference without PyTorch; None for a run folder without an exported file.
+        folder: folder of the run, for what needs PyTorch; None for a bare file, or if PyTorch is not installed.
+        threads: CPU threads per call.
     """
 
     name: str
@@ -54,13 +54,13 @@ class ServedModel:
 
     @property
     def routings(self) -> tuple[str, ...]:
-        """The routings that it can answer with; its own first."""
+        """The routings that it supports; the default first."""
         others = ("fast", "dynamic") if self.folder is not None else ()
         return tuple(dict.fromkeys((self.routing, *others)))
 
     @property
     def data(self) -> str | None:
-        """Name of the data set it was trained with, where that is known."""
+        """Name of the data set it was trained with, if known."""
         name = self.card.get("data") or self.card.get("provenance", {}).get("data")
         return name if isinstance(name, str) else None
 
@@ -82,7 +82,7 @@ class ServedModel:
         """Return a function from images ``(b c h w)`` to lengths ``(b j)``."""
         if self.predictor is not None and routing == self.routing:
             return self.predictor.scores
-        # Not loaded before it is asked for: PyTorch takes seconds and hundreds of megabytes.
+        # Loaded on first use: PyTorch takes seconds and hundreds of megabytes.
         return lambda images: self.network.lengths(routing)(images)
 
     def summary(self) -> Model:
@@ -110,8 +110,8 @@ def open_model(argument: str, *, threads: int | None = None, pytorch: bool = Tru
 
     Args:
         argument: the name of a bundled network, an exported file or a run folder; ``name=`` before it names it.
-        threads: CPU threads of one call; all when None.
-        pytorch: offer what needs PyTorch where it is installed.
+        threads: CPU threads per call; all when None.
+        pytorch: offer what needs PyTorch, if it is installed.
     """
     label, _, rest = argument.partition("=") if not Path(argument).exists() else ("", "", "")
     path = Path(rest or argument)

@@ -28,13 +28,13 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class Exploration:
-    """What dynamic routing did with one image.
+    """The dynamic routing of one image.
 
     Attributes:
         dynamic: capsules, lengths and milliseconds of dynamic routing.
         iterations: ``(r y x)``: the coefficients of one class in each iteration, averaged over the capsule types.
         master: ``(y x)``: the same for the master coefficients.
-        bounds: of a coefficient.
+        bounds: bounds of a coefficient.
     """
 
     dynamic: Output
@@ -45,13 +45,13 @@ class Exploration:
 
 @final
 class TrainedNetwork:
-    """The dynamic network of a run folder, the folded one, and the coefficients between them."""
+    """The dynamic and the folded network of a run folder, and the master coefficients."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         """Read a run folder.
 
         Args:
-            folder: with the network and its master coefficients.
+            folder: folder with the network and its master coefficients.
             threads: CPU threads of this process; all when None.
         """
         if threads is not None:
@@ -96,7 +96,7 @@ class TrainedNetwork:
 
     @torch.no_grad()
     def reconstruct(self, label: int, capsule: Floats) -> NDArray[np.uint8]:
-        """Draw the image ``(c h w)`` that a class capsule ``(e)`` stands for."""
+        """Reconstruct the image ``(c h w)`` of a class capsule ``(e)``."""
         config = self.dynamic.config
         capsules = torch.zeros(1, config.classes, config.class_dimension)
         capsules[0, label] = torch.from_numpy(capsule)

@@ -18,19 +18,19 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from fastcaps.runtime.pictures import Invert, TakesImages, inverted, network_input
 from fastcaps.serving.settings import RefusedError, Settings
 
-# What browsers read; decoders of other formats are not exposed to strangers.
+# Formats that browsers read; decoders of other formats are not exposed to clients.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MAX_NAME = 200
 # Decoding takes longer per pixel where rows are short.
 _MAX_SIDE = 16_384
-# Pixels of all pictures of a request, as a multiple of the largest one.
+# Maximum pixels of all pictures of a request, as a multiple of the maximum of one picture.
 _TOGETHER = 4
-# It warns of every damaged body, of which strangers may send any number.
+# It warns about every damaged body, and clients may send any number of them.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
 class Picture(NamedTuple):
-    """A picture as it was sent, and what answers call it."""
+    """A picture as it was sent, and its name in answers."""
 
     name: str
     content: bytes
@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
 
 
 def read_pictures(body: bytes, content_type: str, settings: Settings) -> list[Picture]:
-    """Return the pictures of a request's body; raise `RefusedError` where there are none or too many."""
+    """Return the pictures of a request's body; raise `RefusedError` if there are none or too many."""
     kind, options = parse_options_header(content_type)
     if kind == b"multipart/form-data":
         pictures = _from_multipart(body, options.get(b"boundary", b""), settings)
@@ -62,7 +62,7 @@ def read_pictures(body: bytes, content_type: str, settings: Settings) -> list[Pi
 def prepare(
     pictures: Sequence[Picture], image: TakesImages, background: float | None, invert: Invert, max_pixels: int
 ) -> list[Prepared | str]:
-    """Return the input for each picture, or a sentence that says why there is none."""
+    """Return the input for each picture, or a sentence with the reason if it can't be read."""
     prepared: list[Prepared | str] = []
     left = _TOGETHER * max_pixels
     for picture in pictures:
@@ -82,7 +82,7 @@ def prepare(
 
 
 def _pixels(content: bytes, limit: int) -> int | str:
-    """Return the pixels of a picture by its header, or a sentence that says why it is not decoded."""
+    """Return the number of pixels of a picture from its header, or a sentence with the reason if it is refused."""
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as header:
             width, height = header.size
@@ -117,7 +117,7 @@ def _from_base64(text: str, place: int) -> bytes:
 
 
 def _from_multipart(body: bytes, boundary: bytes, settings: Settings) -> list[Picture]:
-    """Return all parts of a form that are files, and those that are called image or images."""
+    """Return all parts of a form that are files, or that are named image or images."""
     pictures: list[Picture] = []
     headers: dict[bytes, bytes] = {}
     field, value, content = bytearray(), bytearray(), bytearray()

@@ -1,4 +1,4 @@
-"""The process: binding, limits below HTTP, and stopping without losing what was accepted."""
+"""The server process: binding, limits below HTTP, and graceful shutdown."""
 
 import asyncio
 import ipaddress
@@ -20,16 +20,16 @@ from fastcaps.serving.models import ServedModel
 from fastcaps.serving.service import Service
 from fastcaps.serving.settings import DISCARDED, Settings
 
-# Of the request line and headers of one request.
+# Maximum bytes of the request line and headers of one request.
 _MAX_HEADER_BYTES = 64 * 2**10
 _HEADER_SECONDS = 10.0
-# Longer than a load balancer keeps an idle connection, so that it is the one that closes it.
+# Longer than the idle timeout of load balancers, so that they close idle connections first.
 _KEEP_ALIVE_SECONDS = 75
 _BACKLOG = 2048
 _STEP_SECONDS = 0.1
-# How long connections without a request are kept when the server stops.
+# Seconds that connections without a request are kept open when the server stops.
 _IDLE_SECONDS = 5.0
-# How long requests may take to finish beyond their own limits when the server stops.
+# Seconds that requests may take beyond their own limits when the server stops.
 _SLACK_SECONDS = 5
 
 
@@ -44,11 +44,11 @@ def serve(
     """Answer requests until SIGTERM or SIGINT; requests that were accepted are answered first.
 
     Args:
-        models: by name, as `open_models` returns them.
+        models: networks by name, as `open_models` returns them.
         settings: limits.
         host: address to listen on; the loopback interface is reached from this machine only.
         port: 0 for any free one.
-        started: told the address when requests are answered.
+        started: called with the address when the server is ready.
     """
     listener = _bind(host, port)
     app = create_app(models, settings)
@@ -62,7 +62,7 @@ def serve(
 def background(
     models: Mapping[str, ServedModel], settings: Settings | None = None, *, host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[str]:
-    """Answer requests in a thread while the context lasts, for notebooks and tests; arguments as for `serve`.
+    """Answer requests in a background thread within the context, for notebooks and tests; arguments as for `serve`.
 
     Yields:
         The address.
@@ -108,7 +108,7 @@ def _server(app: Guard) -> uvicorn.Server:
 
 
 def _accept_waiting(server: uvicorn.Server, listener: socket.socket) -> list[asyncio.Task[Any]]:
-    """Accept the connections that the system has accepted for this process: it resets them when the socket closes."""
+    """Accept the connections in the backlog of the socket: the system would reset them when the socket closes."""
     loop = asyncio.get_running_loop()
     protocol: Any = server.config.http_protocol_class
     create = partial(protocol, server.config, server.server_state, server.lifespan.state, _loop=loop)
@@ -127,14 +127,14 @@ async def _run(server: uvicorn.Server, listener: socket.socket, service: Service
     serving = loop.create_task(server.serve(sockets=[listener]))
 
     async def stop() -> None:
-        """Stop in steps, so that no connection is closed that is just carrying a request."""
-        service.stopping = True  # clients are sent away
+        """Stop in steps, so that no connection with a request is closed."""
+        service.stopping = True  # clients are asked to close their connections
         await asyncio.sleep(service.settings.drain_seconds)
         accepting = _accept_waiting(server, listener)
         for listening in server.servers:
             listening.close()
         await asyncio.gather(*accepting)
-        # Connections without a request may be carrying one; those with one close after its answer.
+        # A request may be arriving on an idle connection; connections with a request close after the answer.
         until = loop.time() + _IDLE_SECONDS
         while server.server_state.connections and loop.time() < until:
             await asyncio.sleep(_STEP_SECONDS)
@@ -148,7 +148,7 @@ async def _run(server: uvicorn.Server, listener: socket.socket, service: Service
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
-        # In place of uvicorn's, which let the process die of the signal when everything is answered.
+        # Replace the handlers of uvicorn, with which the process would die of the signal after the last answer.
         loop.add_signal_handler(signal.SIGTERM, lambda: stopping.append(loop.create_task(stop())))
         loop.add_signal_handler(signal.SIGINT, stop_now)
     if server.started:
@@ -191,7 +191,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
         Args:
             args: as uvicorn gives them.
-            max_bytes: of one request, with everything that is neither header nor body.
+            max_bytes: maximum bytes of one request, including everything that is neither header nor body.
             options: as uvicorn gives them.
         """
         super().__init__(*args, **options)
@@ -204,7 +204,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Release the connection."""
         self._stop_timer()
         super().connection_lost(exc)
 

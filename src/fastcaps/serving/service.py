@@ -1,4 +1,4 @@
-"""The work behind the API: bodies are read within limits, pictures prepared, images answered in batches."""
+"""The work behind the API: read bodies within limits, prepare pictures, answer images in batches."""
 
 import asyncio
 import time
@@ -44,13 +44,13 @@ R = TypeVar("R")
 Images = NDArray[np.uint8]
 Lengths = NDArray[np.float32]
 _CLOSE = {"connection": "close"}
-# What the page asks for, one image at a time: a few may wait.
+# Requests of the page, one image at a time; a few may wait.
 _EXPLORING = "explore"
 _EXPLORE_QUEUE = 16
 
 
 class PredictOptions(NamedTuple):
-    """What a request asks for: the routings to answer with, whether to invert, whether to return the input."""
+    """Options of a request: the routings to answer with, whether to invert, whether to return the input."""
 
     routings: tuple[str, ...]
     invert: Invert
@@ -119,13 +119,13 @@ class Service:
         stack.push_async_callback(batcher.close)
 
     def model(self, name: str) -> ServedModel:
-        """Return a network; raise `RefusedError` where there is none of that name."""
+        """Return a network; raise `RefusedError` if there is none of that name."""
         if name not in self.models:
             raise RefusedError(404, f"there is no such network, expected one of {', '.join(self.models)}")
         return self.models[name]
 
     def _load(self, model: ServedModel) -> "TrainedNetwork":
-        """Return a network in PyTorch, which takes seconds to load; until then `RefusedError`."""
+        """Return a network in PyTorch, which takes seconds to load; raise `RefusedError` while it is loading."""
         if model.name not in self._networks:
             self._networks[model.name] = self._pool.submit(lambda: model.network)
         loading = self._networks[model.name]
@@ -146,7 +146,7 @@ class Service:
             async with asyncio.timeout(self.settings.body_timeout):
                 async for chunk in request.stream():
                     received += len(chunk)
-                    # Read to its end: most clients look for an answer only after they have sent everything.
+                    # Read on if it is too large: most clients read the answer only after they have sent everything.
                     if received > limit:
                         continue
                     self._bodies += len(chunk)
@@ -193,8 +193,8 @@ class Service:
                 continue
             entry = PictureAnswer(picture.name, item.inverted, Pixels.of(item.pixels) if options.pixels else UNSET)
             timed = {routing: _succeeded(results[place]) for routing, results in answers.items()}
-            said = {routing: Answer.of(result, model.class_names) for routing, result in timed.items()}
-            entries.append(msgspec.structs.replace(entry, **said))
+            by_routing = {routing: Answer.of(result, model.class_names) for routing, result in timed.items()}
+            entries.append(msgspec.structs.replace(entry, **by_routing))
             place += 1
         return Prediction(model.name, entries, round(1000 * (time.perf_counter() - begun), 3))
 
@@ -210,7 +210,7 @@ class Service:
         return cast(Explored, _succeeded(result).result)
 
     async def reconstruct(self, model: ServedModel, label: int, capsule: Lengths) -> Pixels:
-        """Return the image that a class capsule stands for."""
+        """Return the reconstruction of a class capsule."""
         batcher, network = self._batchers[model.name, _EXPLORING], self._load(model)
         async with self._deadline():
             with batcher.admit(1):
@@ -232,7 +232,7 @@ class Service:
 
     @asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
-        """Turn what goes wrong while a request waits into an answer."""
+        """Turn errors while a request waits into an answer."""
         try:
             async with asyncio.timeout(self.settings.timeout):
                 yield

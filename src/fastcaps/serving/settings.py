@@ -1,4 +1,4 @@
-"""What the server may spend: threads, batches, waiting, and the size of what it accepts."""
+"""Limits of the server: threads, batches, waiting times, and sizes of requests."""
 
 from dataclasses import dataclass, fields
 
@@ -36,7 +36,7 @@ class Settings:
     api_key: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits that let nothing through."""
+        """Raise ValueError for limits that allow no request."""
         zero = {"max_wait_ms", "drain_seconds"}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -52,9 +52,9 @@ class Settings:
             )
 
 
-# Bytes of all requests that are being read, as a multiple of the largest one.
+# Maximum bytes of all requests that are being read, as a multiple of the maximum of one request.
 BODIES_IN_MEMORY = 16
-# Bytes of a request that are read, and not kept, as a multiple of the largest one.
+# Maximum bytes of a request that are read and discarded, as a multiple of the maximum of one request.
 DISCARDED = 4
 
 
@@ -64,7 +64,7 @@ class RefusedError(Exception):
     Attributes:
         status: HTTP status code.
         message: one sentence for the client.
-        headers: of the response.
+        headers: headers of the response.
     """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:

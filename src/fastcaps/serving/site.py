@@ -18,7 +18,7 @@ from fastcaps.runtime import Predictor
 from fastcaps.serving.examples import examples
 from fastcaps.serving.models import ServedModel, open_model
 
-# onnxruntime-web as web/package.json pins it, with the hashes of its files as browsers check them.
+# Version of onnxruntime-web that web/package.json pins, with the hashes of its files as browsers check them.
 VERSION = "1.30.0"
 MODULE, BINARY = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 INTEGRITY = {
@@ -26,7 +26,7 @@ INTEGRITY = {
     BINARY: "sha384-vjBJ1z7qrhkTyYsNqKeF6c7N+nOJSU94czEo+tvZcu8G75JparGq9kB+kTnEUNVM",
 }
 LINKED = f"https://cdn.jsdelivr.net/npm/onnxruntime-web@{VERSION}/dist/"
-# Where npm puts it, seen from where the command is called.
+# Where npm installs it, relative to the current folder.
 _INSTALLED = (Path("web/node_modules/onnxruntime-web/dist"), Path("node_modules/onnxruntime-web/dist"))
 _FILES = ("site.js", "charts.js", "drawing.js", "pictures.js", "style.css", "icon.svg")
 _POLICY = (
@@ -40,7 +40,7 @@ class Site(Result):
     """A static page that was written.
 
     Attributes:
-        folder: with everything.
+        folder: folder of the page.
         network_bytes: size of the network.
         total_bytes: size of everything.
         runtime: folder that ONNX Runtime was copied from, or the address it is linked from.
@@ -64,9 +64,9 @@ def write_site(
 
     Args:
         model: a bundled network that comes with an exported file, a run folder that has one, or an exported file.
-        folder: to write to; other files in it stay.
-        runtime: folder with the files of onnxruntime-web, which are copied; looked for in ``node_modules`` when None.
-        linked: address that they are loaded from where there is no such folder; browsers check their hashes.
+        folder: folder to write to; other files in it are kept.
+        runtime: folder with the files of onnxruntime-web, which are copied; searched in ``node_modules`` when None.
+        linked: address that they are loaded from if there is no such folder; browsers check their hashes.
     """
     path = _exported_file(model)
     served = open_model(f"network={path}", pytorch=False)
@@ -110,7 +110,7 @@ def _runtime_folder(runtime: str | Path | None) -> Path | None:
 
 
 def _checked(source: Path) -> dict[str, bytes]:
-    """Return the files of ONNX Runtime, refused when they are of another version."""
+    """Return the files of ONNX Runtime; raise if they are of another version."""
     contents = {name: (source / name).read_bytes() for name in (MODULE, BINARY)}
     for name, content in contents.items():
         if integrity(content) != INTEGRITY[name]:

@@ -137,8 +137,8 @@ class Trainer:
 
         Args:
             resume: resume from the checkpoint of the run folder; without it, a folder that holds a run is refused. With
-                more epochs than before the run is extended: from where it is, the learning rate follows the schedule
-                of the new number of epochs.
+                more epochs than before the run is extended: the remaining steps follow the learning rate schedule of
+                the new number of epochs.
 
         Returns:
             The metrics of all epochs.
@@ -147,7 +147,7 @@ class Trainer:
             TrainingInterrupted: Ctrl-C or SIGTERM, after a checkpoint.
         """
         with ExitStack() as stack:
-            # An existing run is read under its lock; a start that is refused makes no folder.
+            # An existing run is read under its lock. A new one is locked after the checks: they must not make a folder.
             exists = self.run.checkpoint_file.exists()
             if exists and self._world.is_main:
                 stack.enter_context(self.run.locked())
