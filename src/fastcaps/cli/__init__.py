@@ -17,6 +17,7 @@ from fastcaps.cli import (
     doctor,
     evaluate,
     export,
+    lengths,
     models,
     page,
     predict,
@@ -57,6 +58,7 @@ app.command("train", cls=GroupedCommand)(train.train)
 app.command("accumulate", cls=GroupedCommand)(accumulate.accumulate)
 app.command("ablate", cls=GroupedCommand)(ablate.ablate)
 app.command("evaluate", cls=GroupedCommand)(evaluate.evaluate)
+app.command("lengths", cls=GroupedCommand)(lengths.lengths)
 app.command("analyze", cls=GroupedCommand)(analyze.analyze)
 app.command("reproduce", cls=GroupedCommand)(reproduce.reproduce)
 app.command("models")(models.models)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastcaps.workflows.diagnosis import Diagnosis, doctor
     from fastcaps.workflows.evaluation import evaluate
     from fastcaps.workflows.exporting import export
+    from fastcaps.workflows.lengths import compare_lengths
     from fastcaps.workflows.paper_table import (
         ReproductionReport,
         ReproductionStatus,
@@ -43,6 +44,7 @@ __all__ = [
     "doctor",
     "Diagnosis",
     "compare_bundled",
+    "compare_lengths",
     "demonstrate",
     "ReproductionResult",
     "reproduction_status",
@@ -63,6 +65,7 @@ _MODULES = {
     "demo": ["compare_bundled", "demonstrate"],
     "evaluation": ["evaluate"],
     "exporting": ["export"],
+    "lengths": ["compare_lengths"],
     "prediction": ["predict", "Predictions"],
     "reproduction": ["reproduce", "ReproductionResult"],
     "paper_table": ["reproduction_report", "reproduction_status", "ReproductionReport", "ReproductionStatus"],
