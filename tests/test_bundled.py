@@ -147,10 +147,7 @@ def test_a_result_needs_a_run_with_its_epochs(tmp_path):
 def test_the_package_is_not_written_to():
     result = CliRunner().invoke(app, ["accumulate", "mnist"])
     assert result.exit_code == 1
-    assert (
-        result.stderr
-        == "error: mnist comes with fastcaps and is not written to: name another place to write to (out)\n"
-    )
+    assert result.stderr == "error: mnist comes with fastcaps and is not written to: give another place as --out\n"
 
 
 def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):

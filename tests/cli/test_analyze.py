@@ -155,12 +155,12 @@ def test_figures_as_files(report, runs, tmp_path):
 @pytest.mark.slow
 def test_errors(runs, tmp_path):
     shipped = invoke("analyze", "mnist", code=1).stderr
-    assert shipped == "error: mnist comes with fastcaps and is not written to: name another place to write to (out)\n"
+    assert shipped == "error: mnist comes with fastcaps and is not written to: give another place as --out\n"
     for options in (["--limit", 5], ["--coefficients", runs[0] / "master.safetensors"]):
         trial = invoke("analyze", runs[0], *options, code=1).stderr
-        assert "made with limit or coefficients is not the run's own report: name a folder for it (out)" in trial
+        assert "made with --limit or --coefficients is not the run's own report: give a folder as --out" in trial
     wrong = invoke("analyze", runs[0], "--out", tmp_path, "--example", 15, code=1).stderr
-    assert "examples are 15, expected numbers of test images from 0 to 14" in wrong
+    assert "--example 15: expected numbers of test images from 0 to 14" in wrong
     assert not (tmp_path / "index.html").exists()
     assert "gif" in invoke("analyze", runs[0], "--figures", "gif", code=2).stderr
 

@@ -34,9 +34,9 @@ def analyze(
     sort_by_class: Annotated[
         bool, typer.Option("--sort-by-class", help="The first training images by class, not in their order.")
     ] = False,
-    example: Annotated[
+    examples: Annotated[
         list[int] | None,
-        typer.Option(help="Number of a test image to show; may be repeated (default: the first five)."),
+        typer.Option("--example", help="Number of a test image to show; may be repeated (default: the first five)."),
     ] = None,
     figures: Annotated[
         Literal["png", "svg", "pdf"] | None, typer.Option(help="Write the figures as files, too.")
@@ -68,7 +68,7 @@ def analyze(
         coefficients=coefficients,
         compare=compare,
         sort_by_class=sort_by_class,
-        examples=example,
+        examples=examples,
         limit=limit,
         batch_size=batch_size,
         data=data,

@@ -125,12 +125,16 @@ class TrainSettings(ShortRepr, Record):
         if not 0 < self.dynamic_fraction <= 1:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
         if self.routing_only and self.reinit:
-            raise ValueError("routing_only keeps weights that reinit draws anew: give one of them")
+            raise ValueError("routing_only=True keeps weights that reinit=True draws anew: give one of them")
         if self.distill and self.dynamic_epochs is not None:
-            raise ValueError("distill learns from the initial network, which dynamic_epochs train: give one of them")
+            raise ValueError(
+                "distill=True learns from the initial network, which dynamic_epochs= trains: give one of them"
+            )
         if self.dynamic_epochs is None:
             if self.dynamic_fraction != 1 or self.reinit:
-                raise ValueError("dynamic_fraction and reinit are for runs with dynamic_epochs: give their number")
+                raise ValueError(
+                    "dynamic_fraction= and reinit=True are for runs with dynamic_epochs=: give their number"
+                )
         elif type(self.dynamic_epochs) is not int or not 0 < self.dynamic_epochs < self.epochs:
             raise ValueError(
                 f"dynamic_epochs is {self.dynamic_epochs!r}, expected a whole number from 1 to {self.epochs - 1}, "

@@ -88,7 +88,7 @@ def select_device(device: "str | torch.device" = "auto", threads: int | None = N
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"device {device!r} can't be used here ({reason}): try {' or '.join(usable_devices())}"
+            f"device={device!r} can't be used here ({reason}): try {' or '.join(usable_devices())}"
         ) from None
     return selected
 
@@ -116,13 +116,13 @@ def check_writable(run: Run) -> None:
     """Refuse to write into a network that is bundled or was loaded from the Hub."""
     if is_bundled(run.folder):
         origin = "was loaded from the Hub" if _hub.repository(run.folder) else "comes with fastcaps"
-        raise ValueError(f"{run_name(run)} {origin} and is not written to: name another place to write to (out)")
+        raise ValueError(f"{run_name(run)} {origin} and is not written to: give another place as out=")
 
 
 def check_own_images(run: Run, data: "DataSet") -> None:
     """Refuse to write into a run what was made with other images than its own; its own may have grown."""
     if run.has_others(data):
-        raise ValueError(f"{run.images_note(data)}: name another place than the run to write to (out)")
+        raise ValueError(f"{run.images_note(data)}: give another place than the run as out=")
 
 
 def writing(run: Run, place: Path | None) -> AbstractContextManager[None]:
