@@ -140,12 +140,13 @@ def test_a_second_time_uses_what_is_still_valid(report, runs, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_figures_as_files(report, runs, tmp_path):
-    invoke(
-        "analyze", runs[0], "--out", tmp_path, "--limit", 9, "--figures", "pdf", "--figures-to", tmp_path / "for paper"
-    )
+    trial = ["analyze", runs[0], "--out", tmp_path, "--limit", 9]
+    invoke(*trial, "--figures", "pdf", "--figures-to", tmp_path / "for paper")
     written = {path.stem: path for path in (tmp_path / "for paper").iterdir()}
     assert set(written) - SOME == FIGURES - SOME
     assert all(path.suffix == ".pdf" and path.read_text().endswith("pdf -->") for path in written.values())
+    invoke(*trial, "--figures-to", tmp_path / "png")
+    assert {path.name for path in (tmp_path / "png").iterdir()} == {f"{name}.png" for name in written}
     numbers = json.loads((tmp_path / "analysis.json").read_text())
     assert (numbers["training"]["images"], numbers["evaluation"]["images"], numbers["settings"]["limit"]) == (9, 9, 9)
     assert "A trial with the first" in (tmp_path / "index.html").read_text()

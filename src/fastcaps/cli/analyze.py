@@ -41,7 +41,9 @@ def analyze(
     figures: Annotated[
         Literal["png", "svg", "pdf"] | None, typer.Option(help="Write the figures as files, too.")
     ] = None,
-    figures_to: Annotated[Path | None, typer.Option(help="Folder of these files (default: OUT/figures).")] = None,
+    figures_to: Annotated[
+        Path | None, typer.Option(help="Folder of the figures (default: OUT/figures); implies --figures png.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of images of each part (default: all).")] = None,
     batch_size: BatchSize = 128,
     data: Data = None,
@@ -77,6 +79,6 @@ def analyze(
         threads=threads,
         command=this_command(),
     )
-    if figures is not None:
-        result.save_figures(figures_to, figures)
+    if figures is not None or figures_to is not None:
+        result.save_figures(figures_to, figures or "png")
     print_result(result, as_json)
