@@ -204,9 +204,9 @@ def test_there_is_one_network_in_a_repository(hub, tmp_path):
     assert set(hub.repositories["alice/run"]["main"]) == files
 
 
-def test_without_the_extra(tmp_path, monkeypatch):
+def test_without_the_extra(tmp_path, monkeypatch, missing_package):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None)
+    missing_package("huggingface_hub")
     needed = "needs huggingface_hub, not installed here: python -m pip install"
     with pytest.raises(FileNotFoundError, match=f"^alice/digits is no folder here; .* {needed}"):
         bundled.resolve("alice/digits")
