@@ -38,6 +38,8 @@ Stem = Literal["auto", "paper", "strided"]
 
 # Keys of a file that are no options of the command line.
 _FILE_ONLY = {"option": False}
+# Other names of keys: in `Trainer`, and former ones.
+_OTHERWISE = {"master": "coefficients", "afresh": "reinit"}
 _FROM_IMAGES = {"height", "width", "channels", "classes", "class_names"}
 
 
@@ -228,7 +230,7 @@ def _check_known(problem: str, name: str, known: Iterable[str], form: str = "{}"
     names = sorted(known)
     if name in names:
         return
-    close = difflib.get_close_matches(name, names, 1)
+    close = [_OTHERWISE[name]] if _OTHERWISE.get(name) in names else difflib.get_close_matches(name, names, 1)
     listed = ", ".join(form.format(one) for one in names)
     raise ConfigError(f"{problem}: did you mean {form.format(close[0])}?" if close else f"{problem}, expected {listed}")
 
@@ -242,8 +244,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in get_args(hint)
     if get_origin(hint) is tuple:
         parts = [part for part in get_args(hint) if part is not Ellipsis]
-        several = get_args(hint)[-1] is Ellipsis
-        if not isinstance(value, list | tuple) or (not several and len(value) != len(parts)):
+        any_length = get_args(hint)[-1] is Ellipsis
+        if not isinstance(value, list | tuple) or (not any_length and len(value) != len(parts)):
             return False
         return all(_fits(entry, parts[0]) for entry in value)
     return hint not in kinds or type(value) in kinds[hint]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypedDict, get_args
 
+from fastcaps._renamed import renamed_attributes, renamed_fields, warn_renamed
 from fastcaps._result import Record, ShortRepr
 from fastcaps.data.registry import SETS
-from fastcaps.training._renamed import renamed_fields, warn_renamed
 
 Decay = Literal["exponential", "cosine"]
 Loss = Literal["margin", "cross_entropy"]
@@ -40,6 +40,7 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 
+@renamed_attributes(going_on="finetune_defaults")
 @renamed_fields(**_RENAMED)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainSettings(ShortRepr, Record):
@@ -175,8 +176,16 @@ class TrainSettings(ShortRepr, Record):
     @classmethod
     def with_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return stored settings with defaults of those that are missing; will be removed in the next release."""
-        warn_renamed("TrainSettings.with_defaults", "TrainSettings.from_dict(values).to_dict()")
+        warn_renamed("TrainSettings.with_defaults, completed", "TrainSettings.from_dict(values).to_dict()")
         return {**cls().to_dict(), **renamed(values)}
+
+    completed = with_defaults
+
+    @classmethod
+    def of_the_loss(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `loss_settings` of stored settings; will be removed in the next release."""
+        warn_renamed("TrainSettings.of_the_loss", "TrainSettings.from_dict(values).loss_settings()")
+        return cls.from_dict(values).loss_settings()
 
     def loss_settings(self) -> dict[str, Any]:
         """Return the settings that decide what is learned, and from how many images per step."""
