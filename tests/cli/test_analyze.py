@@ -77,13 +77,15 @@ class Numbers(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[list[str]] = []
+        self.elements: list[list[str]] = []
         self.inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "data":
-            given = dict(attrs)
-            self.found.append([given["value"] or "", given["data-path"] or "", given["data-format"] or "", ""])
+            attributes = dict(attrs)
+            self.elements.append(
+                [attributes["value"] or "", attributes["data-path"] or "", attributes["data-format"] or "", ""]
+            )
             self.inside = True
 
     def handle_endtag(self, tag: str) -> None:
@@ -91,7 +93,7 @@ class Numbers(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.inside:
-            self.found[-1][3] += data
+            self.elements[-1][3] += data
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def test_the_page_shows_the_numbers_of_the_file(report):
     page = (report / "index.html").read_text()
     parser = Numbers()
     parser.feed(page)
-    assert_numbers([(value, path, form, text) for value, path, form, text in parser.found], numbers)
+    assert_numbers([(value, path, form, text) for value, path, form, text in parser.elements], numbers)
     assert "leaf &amp; &lt;stalk&gt; $_{" in page
     assert "leaf & <stalk> $_{" not in page
     evaluation = json.loads((report.parent / "evaluation.json").read_text())

@@ -156,13 +156,13 @@ def test_coefficients_are_refreshed(data, config, tmp_path):
 def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
     torch.manual_seed(1)
     images = list(batches(data.train, 16, view=data.augmentation.test_view))
-    given = accumulate(CapsNet(config), images, iteration="final", method="pooled")
-    run = trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
+    initial = accumulate(CapsNet(config), images, iteration="final", method="pooled")
+    run = trainer(data, config, tmp_path, master=initial, epochs=2, refresh_every=1)
     run.fit()
     actual = Run.open(tmp_path).master()
     assert (actual.method, actual.iteration, actual.provenance["epoch"]) == ("pooled", 4, 1)
-    assert not torch.allclose(actual.values, given.values)
-    filtered = replace(given, filters=(FilterReport("correct", {}, "", (), ()),))
+    assert not torch.allclose(actual.values, initial.values)
+    filtered = replace(initial, filters=(FilterReport("correct", {}, "", (), ()),))
     with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh_every= out"):
         trainer(data, config, tmp_path, master=filtered, epochs=2, refresh_every=1)
 

@@ -200,8 +200,8 @@ class Similarity:
     def reason(self) -> str:
         """What the left-out images have in common."""
         if self.margin is None:
-            kept = f"the {self.keep_fraction:g} kept ({self.measure})"
-            return f"their columns tell their class's mean from others less than {kept}"
+            limit = f"the {self.keep_fraction:g} kept ({self.measure})"
+            return f"their columns tell their class's mean from others less than {limit}"
         return f"their columns are not more like their class's mean than another's by {self.margin:g} ({self.measure})"
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:
@@ -235,10 +235,10 @@ class Similarity:
             with_all = images @ means.T  # (b, classes with images)
             with_all[np.arange(len(labels)), places[labels]] = -np.inf
             other[numbers] = with_all.max(1)
-            several = counts[labels] > 1
-            rest = sums[labels[several]] - columns[several]
-            rest = self._prepared(rest / (counts[labels[several], None] - 1))  # (b, i)
-            own[numbers[several]] = np.einsum("bi,bi->b", images[several], rest)
+            is_shared = counts[labels] > 1
+            rest = sums[labels[is_shared]] - columns[is_shared]
+            rest = self._prepared(rest / (counts[labels[is_shared], None] - 1))  # (b, i)
+            own[numbers[is_shared]] = np.einsum("bi,bi->b", images[is_shared], rest)
         return own, other
 
     def _prepared(self, columns: NDArray[Any]) -> NDArray[np.float64]:

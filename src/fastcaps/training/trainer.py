@@ -50,7 +50,7 @@ from fastcaps.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)
-class _Given:
+class _CallerFields:
     """Fields of `RunDescription` that the caller of a trainer knows."""
 
     command: str | None = None
@@ -435,15 +435,15 @@ class Trainer:
 
 def _about_fields(about: dict[str, Any]) -> dict[str, Any]:
     """Return further entries for ``run.json`` as fields of its description; refuse those that the trainer writes."""
-    given = {entry.name for entry in fields(_Given)}
-    own = sorted(about.keys() & {entry.name for entry in fields(RunDescription)} - given)
+    allowed = {entry.name for entry in fields(_CallerFields)}
+    own = sorted(about.keys() & {entry.name for entry in fields(RunDescription)} - allowed)
     if own:
         raise ValueError(
             f"about has {', '.join(own)}, which the trainer itself writes into run.json: expected other names, or "
-            f"{', '.join(sorted(given))}"
+            f"{', '.join(sorted(allowed))}"
         )
-    more = {name: value for name, value in about.items() if name not in given}
-    return {**without_none(**vars(convert_json(about, _Given, "about"))), "more": more}
+    more = {name: value for name, value in about.items() if name not in allowed}
+    return {**without_none(**vars(convert_json(about, _CallerFields, "about"))), "more": more}
 
 
 def _check_fit(model: CapsNet, data: DataSet, master: MasterCoefficients | None) -> None:
