@@ -16,6 +16,8 @@ _ARGUMENT = re.compile(
     r"(?P<function>[\w.]+)\((?P<arguments>[^()]*)\)"
     r"|(?<![\w\-/.'\[])(?P<name>[a-z_]+)\b(?:=(?P<value>[^\s,:;()]*))?"
 )
+# What follows the name of an argument with a wrong value.
+_REFUSED = re.compile(r" is \S+, expected")
 
 
 class GroupedCommand(TyperCommand):
@@ -134,8 +136,8 @@ def errors_about_options(names: Mapping[str, str], wrong_use: type[Exception]) -
 def in_words_of_options(words: str, names: Mapping[str, str]) -> str:
     """Return a message that speaks of options where it speaks of arguments.
 
-    Options become ``name=value``, names of several words, and a name that the sentence begins with ("seed is -1"). A
-    call of a workflow becomes its command, ``fastcaps NAME …``; other calls stay.
+    Options become ``name=value``, names of several words, and a name that a sentence such as "seed is -1, expected …"
+    begins with. A call of a workflow becomes its command, ``fastcaps NAME …``; other calls stay.
 
     Args:
         words: the message.
@@ -146,7 +148,7 @@ def in_words_of_options(words: str, names: Mapping[str, str]) -> str:
         function, name, value = match["function"], match["name"], match["value"]
         if function is not None:
             return _command(function, match["arguments"]) if function.startswith("workflows.") else match[0]
-        is_subject = match.start() == 0 and words.startswith(" is ", match.end())
+        is_subject = match.start() == 0 and _REFUSED.match(words, match.end())
         if name not in names or (value is None and "_" not in name and not is_subject):
             return match[0]
         return _option(names[name], value or "")
