@@ -2,8 +2,9 @@
 
 import functools
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -77,6 +78,12 @@ def operators_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "get_torchlib_ops", functools.cache(library.get_torchlib_ops))
         yield
+
+
+@pytest.fixture
+def missing_package(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let a package be missing, by the name that it is imported with."""
+    return lambda name: monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""Imports go one way, and the documentation says which."""
+"""Imports go one way, and the documentation says which; only the command line speaks of options."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -23,5 +24,20 @@ def test_the_documentation_lists_the_same_order():
     documented = [re.findall(r"`([a-z]+)`", row.split("|")[1]) for row in table.splitlines() if row.startswith("| `")]
     assert documented == [layer.split(" | ") for layer in layers]
     packages = {path.parent.name for path in (ROOT / "src" / "fastcaps").glob("*/__init__.py")}
-    alone = {path.stem for path in (ROOT / "src" / "fastcaps").glob("[a-z]*.py")} - {"bundled"}
+    alone = {path.stem for path in (ROOT / "src" / "fastcaps").glob("[a-z]*.py")} - {"bundled", "shipped"}
     assert {name for row in documented for name in row} == packages | alone
+
+
+def test_errors_of_the_library_speak_of_arguments():
+    source = ROOT / "src" / "fastcaps"
+    texts = [
+        f"{path.relative_to(ROOT)}:{part.lineno}: {part.value}"
+        for path in source.rglob("*.py")
+        if path.relative_to(source).parts[0] != "cli"
+        for statement in ast.walk(ast.parse(path.read_text()))
+        if isinstance(statement, ast.Raise)
+        for part in ast.walk(statement)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
+    assert len(texts) > 400
+    assert [text for text in texts if re.search(r"(?<![\w-])--[a-z]", text)] == []

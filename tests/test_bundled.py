@@ -26,7 +26,7 @@ RESULTS = Path(__file__).parent.parent / "results"
 _SLACK = 3
 
 
-def at_hand(name):
+def is_available(name):
     folder = Path(os.environ.get("FASTCAPS_DATA", "")) / name
     return "FASTCAPS_DATA" in os.environ and folder.is_dir()
 
@@ -85,7 +85,7 @@ CORRECT = {
 def test_it_answers_as_when_it_was_recorded(name):
     run = Run.open(name)
     source = run.about.data.name
-    if source != "mnist" and not at_hand(source):
+    if source != "mnist" and not is_available(source):
         pytest.skip(f"the files of {source} are not in $FASTCAPS_DATA")
     data = run.data(test_only=True)
     for routing, network in (("dynamic", CapsNet), ("fast", FastCapsNet)):
@@ -147,10 +147,7 @@ def test_a_result_needs_a_run_with_its_epochs(tmp_path):
 def test_the_package_is_not_written_to():
     result = CliRunner().invoke(app, ["accumulate", "mnist"])
     assert result.exit_code == 1
-    assert (
-        result.stderr
-        == "error: mnist comes with fastcaps and is not written to: name another place to write to (out)\n"
-    )
+    assert result.stderr == "error: mnist comes with fastcaps and is not written to: give another place as --out\n"
 
 
 def test_a_folder_goes_before_a_name(tmp_path, monkeypatch):

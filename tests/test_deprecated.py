@@ -1,6 +1,6 @@
 """Old names and arguments work for one release, with a warning that says what to write instead."""
 
-# mypy: disable-error-code="arg-type, call-arg, call-overload"
+# mypy: disable-error-code="arg-type, attr-defined, call-arg, call-overload, operator"
 
 import dataclasses
 
@@ -93,6 +93,62 @@ def test_data_download(monkeypatch, tmp_path):
     assert (status["name"], status["at_hand"], status["image_shape"]) == ("digits", True, [1, 28, 28])
 
 
+def test_former_modules(monkeypatch, tmp_path):
+    from fastcaps import bundled, shipped
+    from fastcaps.data import available, stock
+
+    monkeypatch.setenv("FASTCAPS_CACHE", str(tmp_path))
+    with pytest.warns(DeprecationWarning, match="fastcaps.shipped.located: use fastcaps.bundled.resolve"):
+        assert shipped.located("mnist-small") == bundled.resolve("mnist-small")
+    with pytest.warns(DeprecationWarning, match="fastcaps.shipped.described: use fastcaps.bundled.describe"):
+        described = shipped.described("mnist-small")
+    with pytest.warns(DeprecationWarning, match=r'BundledNetwork\["data"\]: use BundledNetwork.data'):
+        assert described["data"] == "mnist"
+    with pytest.warns(DeprecationWarning, match="fastcaps.data.stock.available: use fastcaps.data.available"):
+        sets = stock.available()
+    assert [entry["at_hand"] for entry in sets] == [entry.available for entry in available().sets]
+    assert type(available()).from_dict({"sets": sets}).to_dict() == available().to_dict()
+    for entry in sets:
+        del entry["available"]  # as before
+    assert type(available()).from_dict({"sets": sets}).to_dict() == available().to_dict()
+    for module in (shipped, stock):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            module.nothing  # noqa: B018
+
+
+def test_former_names_of_a_world():
+    from fastcaps.distributed import SINGLE
+
+    values, total = np.arange(3), torch.ones(2)
+    for name, new, arguments in (
+        ("alone", "is_single", None),
+        ("first", "is_main", None),
+        ("meet", "barrier", ()),
+        ("first_does", "on_main", (lambda: None,)),
+        ("after_first", "main_first", (lambda: 3,)),
+        ("add_up", "all_reduce", (total,)),
+        ("add_up_now", "all_reduce_now", (total,)),
+        ("concatenated", "all_gather", (values,)),
+        ("least", "all_min", (4,)),
+        ("says", "is_first_to_say", ("hello",)),
+    ):
+        with pytest.warns(DeprecationWarning, match=f"World.{name}: use {new}; the old name will be removed"):
+            old = getattr(SINGLE, name)
+        result, expected = (value if arguments is None else value(*arguments) for value in (old, getattr(SINGLE, new)))
+        assert result is expected or result == expected
+
+
+def test_former_name_of_drawing_weights():
+    layer, coefficients = nn.CapsuleLayer(6, 4, 3, 5), torch.rand(6, 3)
+    torch.manual_seed(0)
+    with pytest.warns(DeprecationWarning, match="CapsuleLayer.draw_for: use reset_parameters"):
+        layer.draw_for(coefficients)
+    weight = layer.weight.clone()
+    torch.manual_seed(0)
+    layer.reset_parameters(coefficients)
+    assert torch.equal(layer.weight, weight)
+
+
 def test_former_names_of_master_coefficients():
     small = {"stem_channels": 4, "stem_kernel": 3, "capsule_types": 2, "primary_kernel": 3}
     model = fastcaps.CapsNet(fastcaps.CapsNetConfig.for_images(10, 10, 1, classes=2, **small))
@@ -127,8 +183,12 @@ def test_former_options_of_filters():
 def test_former_names_of_settings_and_descriptions_of_runs():
     settings = TrainSettings(epochs=3, dynamic_epochs=1, reinit=True)
     old = {"epochs": 3, "dynamic_epochs": 1, "afresh": True}
-    with pytest.warns(DeprecationWarning, match=r"TrainSettings.with_defaults: use TrainSettings.from_dict\(values\)"):
-        assert TrainSettings.with_defaults(old) == settings.to_dict()
+    with pytest.warns(DeprecationWarning, match=r"completed: use TrainSettings.from_dict\(values\).to_dict\(\)"):
+        assert TrainSettings.with_defaults(old) == TrainSettings.completed(old) == settings.to_dict()
+    with pytest.warns(DeprecationWarning, match="TrainSettings.of_the_loss: use TrainSettings.from_dict"):
+        assert TrainSettings.of_the_loss(old) == settings.loss_settings()
+    with pytest.warns(DeprecationWarning, match="TrainSettings.going_on: use finetune_defaults"):
+        assert TrainSettings.going_on(epochs=3) == TrainSettings.finetune_defaults(epochs=3)
     with pytest.warns(DeprecationWarning, match="TrainSettings.renamed: use TrainSettings.from_dict"):
         assert TrainSettings.renamed(old) == {"epochs": 3, "dynamic_epochs": 1, "reinit": True}
     run = Run.open("mnist-small")

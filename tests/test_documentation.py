@@ -242,5 +242,5 @@ def test_links_lead_to_files():
         for link in re.findall(
             r"\]\((?!https?:|#|mailto:)([^)#\s]+)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         ):
-            made = link.startswith("project/")
-            assert made or (page.parent / link).exists(), f"{name_of(page)}: {link}"
+            is_generated = link.startswith("project/")
+            assert is_generated or (page.parent / link).exists(), f"{name_of(page)}: {link}"

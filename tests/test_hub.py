@@ -185,7 +185,7 @@ def test_a_run_is_used_by_its_name(hub, tmp_path):
     assert len(said["images"]) == 1
     assert open_model("alice/run", threads=1).name == "run"
     refused = invoke("accumulate", "alice/run", code=1).stderr
-    assert "alice/run was loaded from the Hub and is not written to: name another place to write to" in refused
+    assert "alice/run was loaded from the Hub and is not written to: give another place as --out" in refused
     unknown = invoke("predict", "alice/nothing", "picture.png", code=1).stderr
     assert "alice/nothing is neither a folder here nor a public repository" in unknown
     # The card of the run is that of the repository, unless it has one.
@@ -204,9 +204,9 @@ def test_there_is_one_network_in_a_repository(hub, tmp_path):
     assert set(hub.repositories["alice/run"]["main"]) == files
 
 
-def test_without_the_extra(tmp_path, monkeypatch):
+def test_without_the_extra(tmp_path, monkeypatch, missing_package):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None)
+    missing_package("huggingface_hub")
     needed = "needs huggingface_hub, not installed here: python -m pip install"
     with pytest.raises(FileNotFoundError, match=f"^alice/digits is no folder here; .* {needed}"):
         bundled.resolve("alice/digits")

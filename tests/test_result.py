@@ -106,9 +106,9 @@ def test_a_file_is_read_as_its_entries_are(tmp_path) -> None:
         Augmentation.load(file)
 
 
-@pytest.mark.parametrize(("kind", "value", "given"), [(RunResult, [], "array"), (Augmentation, None, "null")])
-def test_what_is_no_object_is_named(kind, value, given) -> None:
-    with pytest.raises(ValueError, match=f"the {kind.__name__} is damaged: expected object, got {given}"):
+@pytest.mark.parametrize(("kind", "value", "json_type"), [(RunResult, [], "array"), (Augmentation, None, "null")])
+def test_what_is_no_object_is_named(kind, value, json_type) -> None:
+    with pytest.raises(ValueError, match=f"the {kind.__name__} is damaged: expected object, got {json_type}"):
         kind.from_dict(value)
 
 

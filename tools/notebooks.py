@@ -119,25 +119,25 @@ def to_json(notebook: Notebook) -> str:
 def problems(path: Path) -> list[str]:
     """Return what is wrong with a stored notebook: outputs that are missing or should not be there, size, form."""
     text, notebook = path.read_text(), read(path)
-    found = [f"it has {len(text.encode()):,} bytes, expected at most {LARGEST:,}"] * (len(text.encode()) > LARGEST)
+    messages = [f"it has {len(text.encode()):,} bytes, expected at most {LARGEST:,}"] * (len(text.encode()) > LARGEST)
     if to_json(normalized(notebook)) != text:
-        found.append("it is not as python -m tools.notebooks writes it")
+        messages.append("it is not as python -m tools.notebooks writes it")
     before = "code"
     for cell in notebook["cells"]:
         if before == cell["cell_type"] == "code":
-            found.append(f"no sentence introduces {_name(cell)}")
+            messages.append(f"no sentence introduces {_name(cell)}")
         before = cell["cell_type"]
     for number, cell in enumerate(code_cells(notebook), 1):
         words = "\n".join(texts(cell))
         if cell["execution_count"] != number:
-            found.append(f"{_name(cell)} was run as number {cell['execution_count']}, expected {number}")
+            messages.append(f"{_name(cell)} was run as number {cell['execution_count']}, expected {number}")
         if _shows(cell["source"]) and not cell["outputs"]:
-            found.append(f"{_name(cell)} shows something, but has no output")
+            messages.append(f"{_name(cell)} shows something, but has no output")
         if any(output["output_type"] == "error" for output in cell["outputs"]) or "Warning" in words:
-            found.append(f"{_name(cell)} has an error or a warning: {words}")
+            messages.append(f"{_name(cell)} has an error or a warning: {words}")
         if _MACHINE_PATH.search(words):
-            found.append(f"{_name(cell)} shows a path of a machine: {words}")
-    return found
+            messages.append(f"{_name(cell)} shows a path of a machine: {words}")
+    return messages
 
 
 def _name(cell: dict[str, Any]) -> str:

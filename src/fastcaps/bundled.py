@@ -14,6 +14,7 @@ from pathlib import Path
 from fastcaps import _hub
 from fastcaps._download import DownloadError, cache_dir, created_folder, download
 from fastcaps._files import write_atomically
+from fastcaps._former_dict import FormerDict
 from fastcaps._json import read_json
 from fastcaps._result import Result, Table
 from fastcaps._version import __version__
@@ -56,7 +57,7 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
-class BundledNetwork:
+class BundledNetwork(FormerDict):
     """A network that comes with fastcaps.
 
     Attributes:

@@ -16,7 +16,6 @@ import json
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -24,6 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fastcaps._renamed import renamed_attributes, warn_renamed
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +67,18 @@ def launched() -> tuple[int, int]:
 
 
 @final
+@renamed_attributes(
+    alone="is_single",
+    first="is_main",
+    meet="barrier",
+    first_does="on_main",
+    after_first="main_first",
+    add_up="all_reduce",
+    add_up_now="all_reduce_now",
+    concatenated="all_gather",
+    least="all_min",
+    says="is_first_to_say",
+)
 class World:
     """The processes that work on one job, seen from one of them.
 
@@ -345,9 +358,5 @@ def __getattr__(name: str) -> Any:
     renamed = {"ALONE": "SINGLE", "joined": "init_distributed", "LostError": "WorkerLostError"}
     if name not in renamed:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        f"{__name__}.{name}: use {renamed[name]}; the old name will be removed in the next release",
-        DeprecationWarning,
-        stacklevel=2,
-    )
+    warn_renamed(f"{__name__}.{name}", renamed[name])
     return globals()[renamed[name]]

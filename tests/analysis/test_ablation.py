@@ -18,11 +18,11 @@ def test_answers_are_those_of_the_networks_one_by_one():
     model, data = CapsNet(small_config()), make_data()
     matrices = [torch.rand(model.config.lower_capsules, 3) for _ in range(3)]
     seen: list[int] = []
-    given = lambda: batches(data.test, 8, view=data.augmentation.test_view)  # noqa: E731
-    truth, dynamic, actual = predictions(model, matrices, given(), seen.append)
+    pairs = lambda: batches(data.test, 8, view=data.augmentation.test_view)  # noqa: E731
+    truth, dynamic, actual = predictions(model, matrices, pairs(), seen.append)
     assert seen == [8, 8, 8, 6]
     assert (truth == data.test.labels.numpy()).all()
-    images = torch.cat([images for images, _ in given()])
+    images = torch.cat([images for images, _ in pairs()])
     assert (dynamic == model.predict(images).numpy()).all()
     for matrix, one in zip(matrices, actual, strict=True):
         assert (one == fold(model, matrix).predict(images).numpy()).all()

@@ -94,7 +94,7 @@ def test_sums_that_were_not_kept_are_not_drawn(small_model):
 
 
 def test_errors(small_model):
-    with pytest.raises(ValueError, match="examples are 2, 12, expected numbers of test images from 0 to 11"):
+    with pytest.raises(ValueError, match="examples=2, 12: expected numbers of test images from 0 to 11"):
         built(small_model, examples=[2, 12])
-    with pytest.raises(ValueError, match="examples are none, expected numbers of test images from 0 to 11"):
+    with pytest.raises(ValueError, match="examples=none: expected numbers of test images from 0 to 11"):
         built(small_model, examples=[])

@@ -65,4 +65,4 @@ def test_wrong_use(run):
     refused = invoke("ablate", run, "--iteration", 7, code=1)
     assert "iteration is 7, expected 1 to 3, or 4 for the update after the last" in refused.stderr
     refused = invoke("ablate", "mnist", code=1)
-    assert "mnist comes with fastcaps and is not written to: name another place to write to (out)" in refused.stderr
+    assert "mnist comes with fastcaps and is not written to: give another place as --out" in refused.stderr

@@ -112,15 +112,15 @@ def test_wrong_use_is_2(run, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--iteration", 4], "error: iteration is 4, expected 1 to 3, or 'final'"),
+        (["--iteration", 4], "error: --iteration is 4, expected 1 to 3, or 'final'"),
         (
             ["--filter", "em", "--iteration", 1],
             "error: ground-truth columns are all equal at iteration 1: take a later",
         ),
-        (["--filter", "kmeans", "--clusters", 1], "error: clusters is 1, expected at least 2"),
+        (["--filter", "kmeans", "--clusters", 1], "error: --clusters is 1, expected at least 2"),
         (
             ["--filter", "similarity", "--keep-fraction", 0.5, "--margin", 0],
-            "error: margin is 0.0, expected none together with",
+            "error: --margin is 0.0, expected none together with",
         ),
         (["--filter", "correct", "--confidence", 0.99], "error: filter correct (--confidence 0.99) keeps none of the "),
     ],

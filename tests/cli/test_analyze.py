@@ -77,13 +77,15 @@ class Numbers(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[list[str]] = []
+        self.elements: list[list[str]] = []
         self.inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "data":
-            given = dict(attrs)
-            self.found.append([given["value"] or "", given["data-path"] or "", given["data-format"] or "", ""])
+            attributes = dict(attrs)
+            self.elements.append(
+                [attributes["value"] or "", attributes["data-path"] or "", attributes["data-format"] or "", ""]
+            )
             self.inside = True
 
     def handle_endtag(self, tag: str) -> None:
@@ -91,7 +93,7 @@ class Numbers(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.inside:
-            self.found[-1][3] += data
+            self.elements[-1][3] += data
 
 
 @pytest.mark.slow
@@ -100,7 +102,7 @@ def test_the_page_shows_the_numbers_of_the_file(report):
     page = (report / "index.html").read_text()
     parser = Numbers()
     parser.feed(page)
-    assert_numbers([(value, path, form, text) for value, path, form, text in parser.found], numbers)
+    assert_numbers([(value, path, form, text) for value, path, form, text in parser.elements], numbers)
     assert "leaf &amp; &lt;stalk&gt; $_{" in page
     assert "leaf & <stalk> $_{" not in page
     evaluation = json.loads((report.parent / "evaluation.json").read_text())
@@ -140,12 +142,13 @@ def test_a_second_time_uses_what_is_still_valid(report, runs, tmp_path):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_figures_as_files(report, runs, tmp_path):
-    invoke(
-        "analyze", runs[0], "--out", tmp_path, "--limit", 9, "--figures", "pdf", "--figures-to", tmp_path / "for paper"
-    )
+    trial = ["analyze", runs[0], "--out", tmp_path, "--limit", 9]
+    invoke(*trial, "--figures", "pdf", "--figures-to", tmp_path / "for paper")
     written = {path.stem: path for path in (tmp_path / "for paper").iterdir()}
     assert set(written) - SOME == FIGURES - SOME
     assert all(path.suffix == ".pdf" and path.read_text().endswith("pdf -->") for path in written.values())
+    invoke(*trial, "--figures-to", tmp_path / "png")
+    assert {path.name for path in (tmp_path / "png").iterdir()} == {f"{name}.png" for name in written}
     numbers = json.loads((tmp_path / "analysis.json").read_text())
     assert (numbers["training"]["images"], numbers["evaluation"]["images"], numbers["settings"]["limit"]) == (9, 9, 9)
     assert "A trial with the first" in (tmp_path / "index.html").read_text()
@@ -155,12 +158,12 @@ def test_figures_as_files(report, runs, tmp_path):
 @pytest.mark.slow
 def test_errors(runs, tmp_path):
     shipped = invoke("analyze", "mnist", code=1).stderr
-    assert shipped == "error: mnist comes with fastcaps and is not written to: name another place to write to (out)\n"
+    assert shipped == "error: mnist comes with fastcaps and is not written to: give another place as --out\n"
     for options in (["--limit", 5], ["--coefficients", runs[0] / "master.safetensors"]):
         trial = invoke("analyze", runs[0], *options, code=1).stderr
-        assert "made with limit or coefficients is not the run's own report: name a folder for it (out)" in trial
+        assert "made with --limit or --coefficients is not the run's own report: give a folder as --out" in trial
     wrong = invoke("analyze", runs[0], "--out", tmp_path, "--example", 15, code=1).stderr
-    assert "examples are 15, expected numbers of test images from 0 to 14" in wrong
+    assert "--example 15: expected numbers of test images from 0 to 14" in wrong
     assert not (tmp_path / "index.html").exists()
     assert "gif" in invoke("analyze", runs[0], "--figures", "gif", code=2).stderr
 

@@ -36,9 +36,9 @@ def listed(*arguments):
 def test_list_says_what_is_available(folder):
     without = listed("list")
     assert list(without) == list(SETS)
-    assert [name for name, entry in without.items() if entry["at_hand"]] == ["digits"]
+    assert [name for name, entry in without.items() if entry["available"]] == ["digits"]
     sets = listed("list", "--data-dir", folder)
-    assert [name for name, entry in sets.items() if entry["at_hand"]] == [
+    assert [name for name, entry in sets.items() if entry["available"]] == [
         "mnist",
         "rotated_mnist",
         "background_mnist",

@@ -61,7 +61,7 @@ def test_a_trial_does_not_replace_the_runs_own_evaluation(images, tmp_path):
     assert json.loads((tmp_path / "trial" / "evaluation.json").read_text())["images"] == 2
     refused = invoke("evaluate", run, "--part", "validation", code=1)
     assert (
-        f"{run} held out no images for validation: train with validation images, or take another part" in refused.stderr
+        f"{run} held out no images for validation: train with validation images, or take --part test" in refused.stderr
     )
     invoke("accumulate", run, "--out", tmp_path / "others.safetensors")
     assert (run / "evaluation.json").read_bytes() == before

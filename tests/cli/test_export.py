@@ -40,7 +40,7 @@ def test_export(run, tmp_path):
         (["mnist", "x.onnx", "--max-drop", "-1"], "--max-drop", 2),
         (
             ["mnist", "x.onnx", "--routing", "dynamic", "--coefficients", "m"],
-            "coefficients are m, dynamic routing uses none: leave them out",
+            "--coefficients m: dynamic routing uses none, leave it out",
             1,
         ),
     ],

@@ -190,13 +190,13 @@ def test_of_wrong_use_the_first_process_speaks_and_the_others_wait_for_it(rank, 
     assert waited == [30] * rank
 
 
-def test_a_missing_extra_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "sklearn" else name)
+def test_a_missing_extra_says_what_to_install(missing_package, monkeypatch):
+    missing_package("sklearn")
     result = CliRunner().invoke(app, ["demo"])
     assert result.exit_code == 1
     command = "python -m pip install 'scikit-learn>=1.4'"
     assert result.stderr == f"error: fastcaps demo needs sklearn, not installed here: {command}\n"
-    monkeypatch.setattr("fastcaps._extras.requires", not_installed)  # a checkout on the path
+    monkeypatch.setattr("importlib.metadata.Distribution.from_name", not_installed)  # a checkout on the path
     assert CliRunner().invoke(app, ["demo"]).stderr.endswith(": python -m pip install scikit-learn\n")
 
 

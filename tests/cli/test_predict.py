@@ -114,7 +114,7 @@ def test_a_network_that_comes_with_fastcaps(tmp_path):
     assert result["images"][0]["fast"]["class"] == "1"
 
 
-def test_refusals(file, pictures, tmp_path, monkeypatch):
+def test_refusals(file, pictures, tmp_path, missing_package):
     picture = pictures / "left.png"
     other = invoke("predict", file, picture, "--routing", "both", code=1)
     assert "model.onnx was exported with fast routing, both was asked for: export that, too, or" in other.stderr
@@ -122,9 +122,9 @@ def test_refusals(file, pictures, tmp_path, monkeypatch):
     assert missing.stderr.endswith("none.onnx does not exist, expected a file from fastcaps.export\n")
     assert "nothing is no run: it has no run.json" in invoke("predict", "nothing", picture, code=1).stderr
     assert invoke("predict", file, code=2)
-    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None if name == "torch" else name)
-    no_torch = invoke("predict", "mnist", picture, code=1)
-    assert "predict with mnist, no .onnx file, needs torch, not installed here" in no_torch.stderr
+    missing_package("torch")
+    no_torch = invoke("predict", "cifar10", picture, code=1)
+    assert "predict with cifar10, no .onnx file, needs torch, not installed here" in no_torch.stderr
 
 
 @pytest.mark.slow

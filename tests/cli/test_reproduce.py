@@ -234,8 +234,8 @@ def test_other_epochs_than_what_is_there_are_refused_at_once(small):
     write(small, Cell("mnist", "softmax", 0))
     refused = invoke("reproduce", "--data", "mnist", "--epochs", 5, code=1).stderr
     assert refused == (
-        "error: results/mnist-softmax-0.json has epochs 3, 5 was requested: leave epochs out to take it "
-        "as it is, or name other folders (runs, results)\n"
+        "error: results/mnist-softmax-0.json has epochs 3, 5 was requested: leave --epochs out to take it "
+        "as it is, or give other folders as --runs and --results\n"
     )
     seldom = invoke("reproduce", "--data", "mnist", "--fast-every", 3, code=1).stderr
     assert (
@@ -287,7 +287,7 @@ def test_the_readmes_table_is_what_report_writes(tmp_path, monkeypatch):
 def test_a_place_for_the_table_must_be_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     missing = invoke("reproduce", "--report", code=1).stderr
-    assert missing == "error: results does not exist: name the folder of the JSON files of finished runs (results)\n"
+    assert missing == "error: results does not exist: give the folder of the JSON files of finished runs as --results\n"
     (tmp_path / "results").mkdir()
     (tmp_path / "README.md").write_text("nothing\n")
     assert "README" not in invoke("reproduce", "--report").stderr

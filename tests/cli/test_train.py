@@ -107,6 +107,14 @@ def test_former_options(tmp_path):
         ("dynamic_epochs is 4, expected", "--dynamic-epochs is 4, expected"),
         ("seed=1: /a/seed=2/data_dir and 'data_dir'", "--seed 1: /a/seed=2/data_dir and 'data_dir'"),
         ("stem_kernel=3 is for all", "stem_kernel=3 is for all"),
+        ("seed is -1, expected", "--seed is -1, expected"),
+        ("the data is old, the seed is -1, expected", "the data is old, the seed is -1, expected"),
+        ("data is no run: it has no run.json", "data is no run: it has no run.json"),
+        ("data is a folder, expected a file", "data is a folder, expected a file"),
+        ("take init='runs/a'", "take --init runs/a"),
+        ("resume it with Trainer.fit(resume=True)", "resume it with Trainer.fit(resume=True)"),
+        ("with workflows.compress(resume=True)", "with fastcaps compress --resume"),
+        ("workflows.export('a', 'b.onnx', max_drop=1), or", "fastcaps export a b.onnx --max-drop 1, or"),
     ],
 )
 def test_errors_speak_of_options(argument, option):
@@ -123,6 +131,11 @@ def test_errors_speak_of_options(argument, option):
         "data_dir",
     ]
     assert in_words_of_options(argument, {name: f"--{name.replace('_', '-')}" for name in names}) == option
+
+
+def test_a_compressed_run_is_resumed_by_another_command():
+    refused = invoke("train", "--resume", "mnist-small", code=1).stderr
+    assert refused.endswith("does not exist: resume the run as it was started, with fastcaps compress --resume\n")
 
 
 @pytest.mark.slow
@@ -146,7 +159,7 @@ def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
     ("arguments", "message"),
     [
         (["train", "--data", "nothing", "--out", "x"], "mnist"),
-        (["train", "--data", "digits", "--out", "x", "--device", "meta"], "device 'meta' can't be used here"),
+        (["train", "--data", "digits", "--out", "x", "--device", "meta"], "--device meta can't be used here"),
         (["train", "--data", "digits", "--out", "x", "--seed", "99999999999999999999"], "seed is 9999999999999999999"),
         (["train", "--data", "digits", "--out", "x", "--epochs", "0"], "epochs is 0, expected a whole number"),
         (["train", "--data", "digits", "--out", "x", "--validation", "1.0"], "is 1.0, expected a fraction below 1, or"),
@@ -156,7 +169,7 @@ def test_a_run_is_not_overwritten_but_resumed(images, tmp_path):
             ["train", "--data", "digits", "--out", "x", "--set", "stem_channels=1000000000000"],
             "needs 79,039,484.3 GiB: choose fewer classes, smaller images or fewer capsules",
         ),
-        (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "device 'gpu' can't be used here"),
+        (["train", "--data", "digits", "--out", "x", "--device", "gpu"], "--device gpu can't be used here"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, tmp_path, monkeypatch):

@@ -55,6 +55,7 @@ def test_finetuning_trained_weights_with_their_coefficients(run, tmp_path):
     torch.testing.assert_close(FastCapsNet.from_pretrained(out / "fast")(batch).lengths, expected)
     refused = invoke("accumulate", out, code=1)
     assert f"{out} was trained with fixed coefficients, which {out}/master.safetensors holds" in refused.stderr
+    assert refused.stderr.endswith("holds: give another file as --out\n")
     invoke("accumulate", out, "--out", tmp_path / "others.safetensors")
 
 

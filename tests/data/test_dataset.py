@@ -120,11 +120,11 @@ def test_a_name_goes_before_a_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digits", {"size": 20}, r"size was given as 20, which has no meaning for digits: leave it out"),
-        ("digits", {"channels": 3}, r"channels was given as 3, which has no meaning for digits"),
-        ("digits", {"channels": 0}, r"channels was given as 0, which has no meaning for digits"),
-        ("digits", {"test_fraction": 7.0}, r"test_fraction was given as 7\.0, which has no meaning for digits: leave"),
-        ("digits", {"photographs": "x"}, r"photographs was given as 'x', which has no meaning for digits"),
+        ("digits", {"size": 20}, r"size=20 has no meaning for digits: leave it out"),
+        ("digits", {"channels": 3}, r"channels=3 has no meaning for digits"),
+        ("digits", {"channels": 0}, r"channels=0 has no meaning for digits"),
+        ("digits", {"test_fraction": 7.0}, r"test_fraction=7\.0 has no meaning for digits: leave"),
+        ("digits", {"photographs": "x"}, r"photographs='x' has no meaning for digits"),
         ("digits", {"seed": -1}, r"seed is -1, expected at least 0"),
     ],
 )

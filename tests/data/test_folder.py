@@ -159,7 +159,7 @@ def test_the_network_fits_the_images(divided):
         ({"channels": 0}, r"channels is 0, expected 1 for gray or 3 for color"),
         ({"channels": 3.0}, r"channels is 3\.0, expected 1 for gray or 3 for color"),
         ({"test_fraction": 1.0}, r"test_fraction is 1\.0, expected a number between 0 and 1"),
-        ({"photographs": "x"}, r"photographs was given as 'x', which has no meaning for a folder of images"),
+        ({"photographs": "x"}, r"photographs='x' has no meaning for a folder of images"),
     ],
 )
 def test_options_that_cannot_be(tree, options, message):
@@ -168,7 +168,7 @@ def test_options_that_cannot_be(tree, options, message):
 
 
 def test_a_divided_folder_has_nothing_to_hold_out(divided):
-    message = r"test_fraction was given as 0\.2, which has no meaning for .*pets: it has train and test; leave it out"
+    message = r"test_fraction=0\.2 has no meaning for .*pets: it has train and test; leave it out"
     with pytest.raises(ValueError, match=message):
         load(divided, test_fraction=0.2)
 

@@ -132,8 +132,8 @@ def real_images(count):
     """Test images of MNIST where they are at hand, otherwise the embedded digits, as bytes."""
     from fastcaps.data import load as load_data
 
-    at_hand = (Path(os.environ.get("FASTCAPS_DATA", "")) / "mnist").is_dir() and "FASTCAPS_DATA" in os.environ
-    data = load_data("mnist" if at_hand else "digits")
+    has_mnist = (Path(os.environ.get("FASTCAPS_DATA", "")) / "mnist").is_dir() and "FASTCAPS_DATA" in os.environ
+    data = load_data("mnist" if has_mnist else "digits")
     chosen = torch.arange(count)
     return data.train.images(chosen), data.test.images(chosen), data.test.labels[chosen]
 

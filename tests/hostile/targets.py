@@ -145,9 +145,9 @@ def _about_changed(content: bytes, rng: object) -> bytes:
     for entry in model.metadata_props:
         if entry.key == file.ABOUT:
             entry.value = m.mutate_json(entry.value.encode(), rng).decode(errors="replace")  # type: ignore[arg-type]
-    kept = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
+    metadata = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
     del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    model.metadata_props.extend(metadata)
     return file.sealed(model.SerializeToString())
 
 
@@ -174,9 +174,9 @@ def _graph_changed(content: bytes, rng: random.Random) -> bytes:
     model = onnx.load_from_string(content)
     for _ in range(rng.choice([1, 1, 2, 4])):
         _change_graph(model.graph, rng)
-    kept = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
+    metadata = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
     del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    model.metadata_props.extend(metadata)
     return file.sealed(model.SerializeToString())
 
 

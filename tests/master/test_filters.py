@@ -296,8 +296,8 @@ def test_options_that_mean_nothing_are_refused(make, message):
         make()
 
 
-def test_what_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None)
+def test_what_is_not_installed_is_named(missing_package):
+    missing_package("sklearn")
     labels, columns, _ = planted(each=4)
     with pytest.raises(
         ModuleNotFoundError, match=r"filter kmeans needs sklearn, not installed here: python -m pip install"

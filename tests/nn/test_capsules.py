@@ -268,9 +268,9 @@ def test_a_routing_of_ones_own():
     assert torch.equal(traced.capsules, output.capsules)
     with pytest.raises(ValueError, match="iterations is 3, but Even always has 1"):
         layer.route(lower, 3)
-    several = type("Several", (Even,), {"iterations": 2})()
+    routing = type("Several", (Even,), {"iterations": 2})()
     with pytest.raises(NotImplementedError, match="Several has 2 iterations, but no trace method"):
-        list(several.trace(lower, layer.weight))
+        list(routing.trace(lower, layer.weight))
 
 
 @pytest.mark.parametrize(

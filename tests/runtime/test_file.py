@@ -26,10 +26,10 @@ def test_a_missing_file(tmp_path):
         load(tmp_path / "none.onnx")
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.001, 0.5, 0.999])
-def test_a_file_cut_short(model_file, kept):
+@pytest.mark.parametrize("fraction", [0.0, 0.001, 0.5, 0.999])
+def test_a_file_cut_short(model_file, fraction):
     content = model_file.read_bytes()
-    model_file.write_bytes(content[: int(kept * len(content))])
+    model_file.write_bytes(content[: int(fraction * len(content))])
     with pytest.raises(
         ValueError, match=r"model.onnx (is not an ONNX file, or damaged: it can't be read|was not written by)"
     ):

@@ -80,8 +80,8 @@ def test_threads_are_checked(model_file):
         load(model_file, threads=0)
 
 
-def test_a_missing_runtime_says_what_to_install(model_file, monkeypatch):
-    monkeypatch.setattr("fastcaps._extras.find_spec", lambda name: None)
+def test_a_missing_runtime_says_what_to_install(model_file, missing_package):
+    missing_package("onnxruntime")
     with pytest.raises(ModuleNotFoundError, match=r"fastcaps.runtime needs onnxruntime, .*pip install .onnxruntime>="):
         load(model_file, threads=1)
 

@@ -92,9 +92,9 @@ def test_a_sealed_file_with_another_graph_is_refused(
     change: Callable[[Any], None], message: str, tmp_path: Path
 ) -> None:
     model = onnx.load(FILE)
-    kept = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
+    metadata = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
     del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    model.metadata_props.extend(metadata)
     path = tmp_path / "model.onnx"
     path.write_bytes(file.sealed(model.SerializeToString()))
     runtime.load(path)  # as it was
@@ -111,9 +111,9 @@ def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     tensor = weight(model, "folded_weight")
     values = numpy_helper.to_array(tensor) * np.float32(np.nan)
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    kept = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
+    metadata = [entry for entry in model.metadata_props if entry.key == file.ABOUT]
     del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    model.metadata_props.extend(metadata)
     (tmp_path / "model.onnx").write_bytes(file.sealed(model.SerializeToString()))
     predictor = runtime.load(tmp_path / "model.onnx")
     with pytest.raises(ValueError, match="image 0 of the batch gives scores that are not finite: expected finite inp"):

@@ -41,27 +41,27 @@ def test_both_routings_in_one_answer(address, digits, serial):
 
 
 def test_the_coefficients_of_the_winner_over_the_iterations(address, digits):
-    found = request(address, "POST", EXPLORE, digits[0]).json
-    assert found["winner"]["name"] == "7"
-    assert np.linalg.norm(found["winner"]["capsule"]) == pytest.approx(max(found["fast"]["lengths"]), abs=1e-5)
-    iterations = np.array(found["coefficients"]["iterations"])
+    answer = request(address, "POST", EXPLORE, digits[0]).json
+    assert answer["winner"]["name"] == "7"
+    assert np.linalg.norm(answer["winner"]["capsule"]) == pytest.approx(max(answer["fast"]["lengths"]), abs=1e-5)
+    iterations = np.array(answer["coefficients"]["iterations"])
     assert iterations.shape == (3, 6, 6)
     assert (iterations[0] == 1).all()
     model = CapsNet.from_pretrained("mnist")
     with torch.no_grad():
-        routed = model(torch.from_numpy(pixels(found["input"])[None].copy()), with_coefficients=True)
+        routed = model(torch.from_numpy(pixels(answer["input"])[None].copy()), with_coefficients=True)
     last = routed.coefficients[0, :, 7].reshape(6, 6, 32).mean(-1).numpy()
     assert iterations[-1] == pytest.approx(last, abs=1e-5)
-    assert np.array(found["coefficients"]["master"]).shape == (6, 6)
-    assert found["fast"]["milliseconds"] > 0 < found["dynamic"]["milliseconds"]
+    assert np.array(answer["coefficients"]["master"]).shape == (6, 6)
+    assert answer["fast"]["milliseconds"] > 0 < answer["dynamic"]["milliseconds"]
 
 
 def test_a_capsule_is_drawn(address, digits):
-    found = request(address, "POST", EXPLORE, digits[0]).json
-    capsule = found["winner"]["capsule"]
+    answer = request(address, "POST", EXPLORE, digits[0]).json
+    capsule = answer["winner"]["capsule"]
     body = json.dumps({"class": 7, "capsule": capsule}).encode()
     drawn = pixels(request(address, "POST", RECONSTRUCT, body).json)
-    assert (drawn == pixels(found["reconstruction"])).all()
+    assert (drawn == pixels(answer["reconstruction"])).all()
     capsules = torch.zeros(1, 10, 16)
     capsules[0, 7] = torch.tensor(capsule)
     with torch.no_grad():

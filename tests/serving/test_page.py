@@ -12,9 +12,9 @@ from fastcaps.serving import Settings, background, open_model
 
 def answer(page, words):
     """Wait until the answer has some words, and return it."""
-    found = page.locator("#answer", has_text=words)
-    found.wait_for()
-    return found.inner_text()
+    answer = page.locator("#answer", has_text=words)
+    answer.wait_for()
+    return answer.inner_text()
 
 
 def drawn(page):

@@ -135,7 +135,9 @@ def test_the_version_is_the_pinned_one():
 
 
 def test_what_can_not_be_a_page(tmp_path):
-    with pytest.raises(FileNotFoundError, match="cifar10 has no exported file for the browser: make one with fastcaps"):
+    with pytest.raises(
+        FileNotFoundError, match="cifar10 has no exported file for the browser: make one with workflows"
+    ):
         write_site("cifar10", tmp_path)
     with pytest.raises(
         FileNotFoundError, match=f"has no {BINARY}: expected the folder dist of onnxruntime-web {VERSION}"

@@ -90,9 +90,9 @@ def test_parts_give_the_same_matrix(memory, method):
             selection=Selection(keep, filters),
             observe=seen.append,
             provenance={"data": "patterns"},
-            memory=given,
+            memory=limit,
         )
-        for given in (memory, None)
+        for limit in (memory, None)
     )
     torch.testing.assert_close(actual.values, whole.values, rtol=0, atol=1e-6)
     assert actual.summary() == whole.summary()

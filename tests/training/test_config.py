@@ -87,6 +87,8 @@ def test_errors_name_file_table_and_key(tmp_path, text, message):
 def test_arguments_that_are_unknown():
     with pytest.raises(ConfigError, match=r"epoch is no argument of a training run: did you mean epochs\?"):
         TrainConfig().changed(epoch=1)
+    with pytest.raises(ConfigError, match=r"master is no argument of a training run: did you mean coefficients\?"):
+        TrainConfig().changed(master="uniform")
 
 
 def test_every_setting_is_a_key():

@@ -156,14 +156,14 @@ def test_coefficients_are_refreshed(data, config, tmp_path):
 def test_a_refreshed_matrix_is_of_the_same_kind(data, config, tmp_path):
     torch.manual_seed(1)
     images = list(batches(data.train, 16, view=data.augmentation.test_view))
-    given = accumulate(CapsNet(config), images, iteration="final", method="pooled")
-    run = trainer(data, config, tmp_path, master=given, epochs=2, refresh_every=1)
+    initial = accumulate(CapsNet(config), images, iteration="final", method="pooled")
+    run = trainer(data, config, tmp_path, master=initial, epochs=2, refresh_every=1)
     run.fit()
     actual = Run.open(tmp_path).master()
     assert (actual.method, actual.iteration, actual.provenance["epoch"]) == ("pooled", 4, 1)
-    assert not torch.allclose(actual.values, given.values)
-    filtered = replace(given, filters=(FilterReport("correct", {}, "", (), ()),))
-    with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh_every out"):
+    assert not torch.allclose(actual.values, initial.values)
+    filtered = replace(initial, filters=(FilterReport("correct", {}, "", (), ()),))
+    with pytest.raises(ValueError, match=r"that were filtered \(correct\) are not refreshed: leave refresh_every= out"):
         trainer(data, config, tmp_path, master=filtered, epochs=2, refresh_every=1)
 
 
@@ -238,7 +238,7 @@ def test_the_loss_of_distillation_is_the_sum_of_its_terms(data, config, tmp_path
     expected = margin_loss(own.lengths, labels) + length_distillation_loss(own.lengths, taught.lengths, 5.0)
     expected = expected + capsule_distillation_loss(own.capsules, taught.capsules)
     assert one.fit()[0].loss == pytest.approx(float(expected), rel=1e-4)
-    with pytest.raises(ValueError, match="distill is for fixed coefficients: give master coefficients"):
+    with pytest.raises(ValueError, match="distill=True is for fixed coefficients: give master coefficients"):
         trainer(data, config, tmp_path / "refused", distill=True)
 
 
@@ -318,7 +318,7 @@ def test_a_given_file_is_kept_and_resumed_with(data, config, tmp_path):
 
 def test_what_does_not_go_together_is_refused(data, config, tmp_path):
     master = uniform_coefficients(config)
-    with pytest.raises(ValueError, match="from the start has no dynamic_epochs: give one of them"):
+    with pytest.raises(ValueError, match="from the start has no dynamic_epochs=: give one of them"):
         trainer(data, config, tmp_path, master=master, dynamic_epochs=1)
     with pytest.raises(ValueError, match="only fixed coefficients are refreshed: give master coefficients, or dynamic"):
         trainer(data, config, tmp_path, refresh_every=1)
@@ -328,7 +328,7 @@ def test_what_does_not_go_together_is_refused(data, config, tmp_path):
         trainer(data, config, tmp_path, master=wider)
     with pytest.raises(ValueError, match="dynamic_fraction is 0, expected a part above 0, at most 1"):
         TrainSettings(dynamic_fraction=0)
-    with pytest.raises(ValueError, match="dynamic_fraction and reinit are for runs with dynamic_epochs: give their"):
+    with pytest.raises(ValueError, match="dynamic_fraction= and reinit=True are for runs with dynamic_epochs=: give"):
         TrainSettings(reinit=True)
     with pytest.raises(ValueError, match="dynamic_epochs is 4, expected a whole number from 1 to 3, less than all"):
         TrainSettings(epochs=4, dynamic_epochs=4)

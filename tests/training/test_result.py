@@ -12,7 +12,7 @@ LEAST: dict[str, Any] = {"data": {"name": "a", "call": None, "fingerprint": "b"}
 
 
 @pytest.mark.parametrize(
-    ("command", "kept"),
+    ("command", "expected"),
     [
         ("fastcaps train --data mnist --data-dir '/some where/data' --out runs/mnist", "--data mnist --out runs/mnist"),
         ("fastcaps train --data mnist --data-dir=/data --out runs/mnist", "--data mnist --out runs/mnist"),
@@ -23,9 +23,9 @@ LEAST: dict[str, Any] = {"data": {"name": "a", "call": None, "fingerprint": "b"}
         ("fastcaps train --data '/home/me/own", "--data own"),
     ],
 )
-def test_the_command_keeps_no_folder_of_the_machine(command, kept):
+def test_the_command_keeps_no_folder_of_the_machine(command, expected):
     about = RunDescription.from_dict({**LEAST, "command": command, "own": 1})
-    assert public(about) == replace(about, command=f"fastcaps train {kept}")
+    assert public(about) == replace(about, command=f"fastcaps train {expected}")
 
 
 def test_neither_call_nor_initial_run_keep_a_folder_of_the_machine():

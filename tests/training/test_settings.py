@@ -86,11 +86,11 @@ def test_settings_of_runs_from_before_there_were_all():
         ({"positive_margin": 0.1}, "the margins are 0.1 and 0.1: expected 0 ≤ negative < positive ≤ 1"),
         (
             {"routing_only": True, "reinit": True, "epochs": 3, "dynamic_epochs": 1},
-            "routing_only keeps weights that reinit draws anew: give one of them",
+            "routing_only=True keeps weights that reinit=True draws anew: give one of them",
         ),
         (
             {"distill": True, "epochs": 3, "dynamic_epochs": 1},
-            "distill learns from the initial network, which dynamic_epochs train: give one of them",
+            "distill=True learns from the initial network, which dynamic_epochs= trains: give one of them",
         ),
         ({"validation": 1.0}, "validation is 1.0, expected a fraction below 1, or a whole number of images"),
         ({"validation": -0.1}, "validation is -0.1, expected a fraction below 1, or a whole number of images"),

@@ -28,9 +28,11 @@ def test_coefficients_of_the_run_and_of_a_file(run, data, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_refused(run, data, tmp_path):
-    with pytest.raises(ValueError, match="device 'cuda:7' can't be used here .*: try auto or cpu"):
+    with pytest.raises(ValueError, match="device='cuda:7' can't be used here .*: try auto or cpu"):
         workflows.accumulate(run, tmp_path / "m.st", device="cuda:7", data=data)
-    with pytest.raises(ValueError, match=r"mnist comes with fastcaps and is not written to: name another place"):
+    with pytest.raises(
+        ValueError, match=r"mnist comes with fastcaps and is not written to: give another place as out="
+    ):
         workflows.accumulate("mnist")
     with pytest.raises(ValueError, match="few digits, a data set made in Python.*pass the same data set as data="):
         workflows.accumulate(run, tmp_path / "m.st")

@@ -21,7 +21,7 @@ def test_export_of_a_run(run, data, tmp_path):
 
 
 def test_what_is_refused(run, data, tmp_path):
-    with pytest.raises(ValueError, match="coefficients are m.st, dynamic routing uses none: leave them out"):
+    with pytest.raises(ValueError, match="coefficients=m.st: dynamic routing uses none, leave it out"):
         workflows.export(run, tmp_path / "m.onnx", routing="dynamic", coefficients="m.st", data=data)
     with pytest.raises(TypeError, match="devise"):
         workflows.export(run, tmp_path / "m.onnx", devise="cpu")  # type: ignore[call-arg]

@@ -111,7 +111,7 @@ def test_other_images_of_the_same_classes(own, tmp_path):
     assert not (run / "evaluation.json").exists()
     with (
         pytest.warns(UserWarning, match="others"),
-        pytest.raises(ValueError, match=r"name another place than the run to write to \(out\)"),
+        pytest.raises(ValueError, match="give another place than the run as out="),
     ):
         workflows.accumulate(run, data=others)
     with pytest.warns(UserWarning, match="others"), pytest.raises(ValueError, match="held out for validation is not"):

@@ -110,7 +110,7 @@ def build_report(
     outside = [number for number in examples if not 0 <= number < len(lengths.labels)]
     if outside or not examples:
         numbers = ", ".join(map(str, examples)) or "none"
-        raise ValueError(f"examples are {numbers}, expected numbers of test images from 0 to {len(lengths.labels) - 1}")
+        raise ValueError(f"examples={numbers}: expected numbers of test images from 0 to {len(lengths.labels) - 1}")
     figures: dict[str, Figure] = {"architecture": draw.architecture_figure(config)}
     with_master = training.correlations.with_columns(master.values.numpy())
     drawn = _DrawnImages.of(model, measured)

@@ -11,6 +11,13 @@ import typer
 from typer.core import TyperCommand
 
 _OTHERS = "Options"
+# A call, or the name of an argument with or without a value.
+_ARGUMENT = re.compile(
+    r"(?P<function>[\w.]+)\((?P<arguments>[^()]*)\)"
+    r"|(?<![\w\-/.'\[])(?P<name>[a-z_]+)\b(?:=(?P<value>[^\s,:;()]*))?"
+)
+# What follows the name of an argument with a wrong value.
+_REFUSED = re.compile(r" is \S+, expected")
 
 
 class GroupedCommand(TyperCommand):
@@ -127,12 +134,40 @@ def errors_about_options(names: Mapping[str, str], wrong_use: type[Exception]) -
 
 
 def in_words_of_options(words: str, names: Mapping[str, str]) -> str:
-    """Return a message with ``name=value`` as ``--name value``, and with names of several words as options."""
+    """Return a message that speaks of options where it speaks of arguments.
 
-    def option(match: re.Match[str]) -> str:
-        name, value = match["name"], match["value"]
-        if name not in names or (value is None and "_" not in name):
+    Options become ``name=value``, names of several words, and a name that a sentence such as "seed is -1, expected …"
+    begins with. A call of a workflow becomes its command, ``fastcaps NAME …``; other calls stay.
+
+    Args:
+        words: the message.
+        names: the option of each argument.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        function, name, value = match["function"], match["name"], match["value"]
+        if function is not None:
+            return _command(function, match["arguments"]) if function.startswith("workflows.") else match[0]
+        is_subject = match.start() == 0 and _REFUSED.match(words, match.end())
+        if name not in names or (value is None and "_" not in name and not is_subject):
             return match[0]
-        return names[name] if value in (None, "", "True") else f"{names[name]} {value}"
+        return _option(names[name], value or "")
 
-    return re.sub(r"(?<![\w\-/.'\[])(?P<name>[a-z_]+)\b(?:=(?P<value>[^\s,:;()]*))?", option, words)
+    return _ARGUMENT.sub(replace, words)
+
+
+def _command(workflow: str, arguments: str) -> str:
+    """Return the command for a call such as ``workflows.export('RUN', precision='int8')``."""
+    words = [workflow.replace("workflows.", "fastcaps ")]
+    for argument in arguments.split(", "):
+        name, equals, value = argument.partition("=")
+        words.append(_option(f"--{name.replace('_', '-')}", value) if equals else _unquoted(name))
+    return " ".join(words)
+
+
+def _option(option: str, value: str) -> str:
+    return option if value in ("", "True") else f"{option} {_unquoted(value)}"
+
+
+def _unquoted(value: str) -> str:
+    return value.strip("'\"")

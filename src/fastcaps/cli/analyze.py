@@ -34,14 +34,16 @@ def analyze(
     sort_by_class: Annotated[
         bool, typer.Option("--sort-by-class", help="The first training images by class, not in their order.")
     ] = False,
-    example: Annotated[
+    examples: Annotated[
         list[int] | None,
-        typer.Option(help="Number of a test image to show; may be repeated (default: the first five)."),
+        typer.Option("--example", help="Number of a test image to show; may be repeated (default: the first five)."),
     ] = None,
     figures: Annotated[
         Literal["png", "svg", "pdf"] | None, typer.Option(help="Write the figures as files, too.")
     ] = None,
-    figures_to: Annotated[Path | None, typer.Option(help="Folder of these files (default: OUT/figures).")] = None,
+    figures_to: Annotated[
+        Path | None, typer.Option(help="Folder of the figures (default: OUT/figures); implies --figures png.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of images of each part (default: all).")] = None,
     batch_size: BatchSize = 128,
     data: Data = None,
@@ -68,7 +70,7 @@ def analyze(
         coefficients=coefficients,
         compare=compare,
         sort_by_class=sort_by_class,
-        examples=example,
+        examples=examples,
         limit=limit,
         batch_size=batch_size,
         data=data,
@@ -77,6 +79,6 @@ def analyze(
         threads=threads,
         command=this_command(),
     )
-    if figures is not None:
-        result.save_figures(figures_to, figures)
+    if figures is not None or figures_to is not None:
+        result.save_figures(figures_to, figures or "png")
     print_result(result, as_json)

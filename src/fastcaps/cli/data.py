@@ -1,13 +1,11 @@
 """``fastcaps data``: list, download and look at data sets."""
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastcaps._extras import require
-from fastcaps._files import write_atomically
 from fastcaps._result import plain
 from fastcaps.cli._common import DataDir, Json, command, print_json, print_table
 
@@ -77,15 +75,10 @@ def preview(
     Example:  fastcaps data preview cifar10 --augmented --out cifar10.png
     """
     require("fastcaps data preview", "torch")
-    from fastcaps.data import load
-    from fastcaps.data.preview import preview as draw
+    from fastcaps import workflows
 
-    data = load(name, data_dir=data_dir, seed=seed, photographs=photographs)
-    path = out or Path(f"{data.name}.png")
-    buffer = io.BytesIO()
-    draw(data, count, augmented=augmented, seed=seed).save(buffer, "PNG")
-    write_atomically({path: buffer.getvalue()})
-    typer.echo(path)
+    options = {"data_dir": data_dir, "photographs": photographs}
+    typer.echo(workflows.preview(name, out, count=count, augmented=augmented, seed=seed, **options))
 
 
 def _print(catalog: "Catalog", as_json: bool) -> None:

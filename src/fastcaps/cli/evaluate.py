@@ -39,8 +39,9 @@ def evaluate(
         Path | None,
         typer.Option(help="Folder for evaluation.json and confusion.png (default: RUN for the whole test set)."),
     ] = None,
-    result: Annotated[
-        Path | None, typer.Option(help="File for the run as one JSON: command, settings, epochs, evaluation.")
+    result_file: Annotated[
+        Path | None,
+        typer.Option("--result", help="File for the run as one JSON: command, settings, epochs, evaluation."),
     ] = None,
     data: Data = None,
     data_dir: DataDir = None,
@@ -69,7 +70,7 @@ def evaluate(
         part=part,
         limit=limit,
         compare=compare,
-        result_file=result,
+        result_file=result_file,
         batch_size=batch_size,
         data=data,
         data_dir=data_dir,

@@ -1,21 +1,21 @@
 """The named data sets on this machine: which are available, where, and how to get the others. Needs no PyTorch."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fastcaps._download import cache_dir
 from fastcaps._extras import require
-from fastcaps._result import Result, Table
+from fastcaps._result import Record, Result, Table
 from fastcaps.data import amat, files
 from fastcaps.data.registry import SETS, NamedSet, named
 
 
 @dataclass(frozen=True)
-class SetStatus:
+class SetStatus(Record):
     """A named data set and where it is.
 
     Attributes:
@@ -35,10 +35,19 @@ class SetStatus:
     test: int
     image_shape: tuple[int, int, int]
     classes: int
-    available: bool = dataclasses.field(metadata={"key": "at_hand"})
+    available: bool
     where: str
     bytes: int | None
     sources: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, for one release also ``at_hand``, the former name of ``available``."""
+        return {**super().to_dict(), "at_hand": self.available}
+
+    @classmethod
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Return the entries of an earlier version with ``available``."""
+        return {"available": values["at_hand"], **values} if "at_hand" in values else values
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -178,8 +178,7 @@ def _divided(
     if files.divided:
         if test_fraction is not None:
             raise ValueError(
-                f"test_fraction was given as {test_fraction!r}, which has no meaning for {folder}: "
-                "it has train and test; leave it out"
+                f"test_fraction={test_fraction!r} has no meaning for {folder}: it has train and test; leave it out"
             )
         return np.flatnonzero(~files.tested), np.flatnonzero(files.tested)
     if known:

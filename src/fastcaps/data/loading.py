@@ -157,4 +157,4 @@ def _refuse(kind: str, **options: Any) -> None:
     """Raise ValueError for an argument that does not apply to a set."""
     for option, value in options.items():
         if value is not None:
-            raise ValueError(f"{option} was given as {value!r}, which has no meaning for {kind}: leave it out")
+            raise ValueError(f"{option}={value!r} has no meaning for {kind}: leave it out")

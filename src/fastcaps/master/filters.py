@@ -199,8 +199,8 @@ class Similarity:
     def reason(self) -> str:
         """What the left-out images have in common."""
         if self.margin is None:
-            kept = f"the {self.keep_fraction:g} kept ({self.measure})"
-            return f"their columns tell their class's mean from others less than {kept}"
+            limit = f"the {self.keep_fraction:g} kept ({self.measure})"
+            return f"their columns tell their class's mean from others less than {limit}"
         return f"their columns are not more like their class's mean than another's by {self.margin:g} ({self.measure})"
 
     def keep(self, observations: Observations) -> NDArray[np.bool_]:

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastcaps._renamed import renamed_attributes
 from fastcaps.functional import RoutingOutput, fold_weights, folded_routing
 from fastcaps.kernels import is_plain
 from fastcaps.nn.meta import without_weights
 from fastcaps.nn.routing import DynamicRouting, Routing
 
 
+@renamed_attributes(draw_for="reset_parameters")
 class CapsuleLayer(nn.Module):
     """Every lower capsule votes for every upper capsule, and routing decides which votes count.
 

@@ -199,7 +199,7 @@ class CapsNetConfig(ShortRepr):
         if self.memory_bytes > free:
             raise ValueError(
                 f"{self._words_on_memory}, {free / 2**30:,.1f} GiB of memory are free: choose fewer classes, smaller "
-                "images (stem='strided' in for_images) or fewer capsules"
+                "images (stem='strided') or fewer capsules"
             )
 
     def _check_values(self) -> None:

@@ -77,7 +77,7 @@ def check_result(result: RunResult, cell: Cell, where: Path) -> None:
     if evaluation.part != "test" or evaluation.images != result.about.data.test:
         raise ValueError(
             f"{where} was evaluated on {evaluation.images} {evaluation.part} images, expected all "
-            f"{result.about.data.test} test images: evaluate it without --part and --limit"
+            f"{result.about.data.test} test images: evaluate it on the whole test set"
         )
     master = evaluation.master
     iteration, method, filters = (

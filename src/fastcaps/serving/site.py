@@ -95,8 +95,8 @@ def _exported_file(model: str | Path) -> Path:
     path = resolve(model, exported=True) / ONNX
     if not path.is_file():
         raise FileNotFoundError(
-            f"{model} has no exported file for the browser: make one with fastcaps export {model} model.onnx "
-            "--precision int8, and give that"
+            f"{model} has no exported file for the browser: make one with "
+            f"workflows.export('{model}', 'model.onnx', precision='int8'), and give that"
         )
     return path
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from fastcaps.training._renamed import warn_renamed
+from fastcaps._renamed import warn_renamed
 from fastcaps.training.loggers import CallbackLogger, Logger
 
 F = TypeVar("F", bound=Callable[..., None])

@@ -38,6 +38,8 @@ Stem = Literal["auto", "paper", "strided"]
 
 # Marks keys of a file that have no option on the command line.
 _FILE_ONLY = {"option": False}
+# Other names of keys: in `Trainer`, and former ones.
+_OTHERWISE = {"master": "coefficients", "afresh": "reinit"}
 _FROM_IMAGES = {"height", "width", "channels", "classes", "class_names"}
 
 
@@ -228,7 +230,7 @@ def _check_known(problem: str, name: str, known: Iterable[str], form: str = "{}"
     names = sorted(known)
     if name in names:
         return
-    close = difflib.get_close_matches(name, names, 1)
+    close = [_OTHERWISE[name]] if _OTHERWISE.get(name) in names else difflib.get_close_matches(name, names, 1)
     listed = ", ".join(form.format(one) for one in names)
     raise ConfigError(f"{problem}: did you mean {form.format(close[0])}?" if close else f"{problem}, expected {listed}")
 

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Self
 from fastcaps import _hub
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._json import parse_json
+from fastcaps._renamed import warn_renamed
 from fastcaps.bundled import is_bundled, names_expected, resolve
-from fastcaps.training._renamed import warn_renamed
 from fastcaps.training.description import RunDescription
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.run_data import find_data, has_grown, images_note

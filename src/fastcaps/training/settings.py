@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypedDict, get_args
 
+from fastcaps._renamed import renamed_attributes, renamed_fields, warn_renamed
 from fastcaps._result import Record, ShortRepr
 from fastcaps.data.registry import SETS
-from fastcaps.training._renamed import renamed_fields, warn_renamed
 
 Decay = Literal["exponential", "cosine", "linear"]
 Loss = Literal["margin", "cross_entropy"]
@@ -40,6 +40,7 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in values.items()}
 
 
+@renamed_attributes(going_on="finetune_defaults")
 @renamed_fields(**_RENAMED)
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainSettings(ShortRepr, Record):
@@ -127,12 +128,16 @@ class TrainSettings(ShortRepr, Record):
         if not 0 < self.dynamic_fraction <= 1:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
         if self.routing_only and self.reinit:
-            raise ValueError("routing_only keeps weights that reinit draws anew: give one of them")
+            raise ValueError("routing_only=True keeps weights that reinit=True draws anew: give one of them")
         if self.distill and self.dynamic_epochs is not None:
-            raise ValueError("distill learns from the initial network, which dynamic_epochs train: give one of them")
+            raise ValueError(
+                "distill=True learns from the initial network, which dynamic_epochs= trains: give one of them"
+            )
         if self.dynamic_epochs is None:
             if self.dynamic_fraction != 1 or self.reinit:
-                raise ValueError("dynamic_fraction and reinit are for runs with dynamic_epochs: give their number")
+                raise ValueError(
+                    "dynamic_fraction= and reinit=True are for runs with dynamic_epochs=: give their number"
+                )
         elif type(self.dynamic_epochs) is not int or not 0 < self.dynamic_epochs < self.epochs:
             raise ValueError(
                 f"dynamic_epochs is {self.dynamic_epochs!r}, expected a whole number from 1 to {self.epochs - 1}, "
@@ -173,8 +178,16 @@ class TrainSettings(ShortRepr, Record):
     @classmethod
     def with_defaults(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return stored settings with defaults for missing ones; will be removed in the next release."""
-        warn_renamed("TrainSettings.with_defaults", "TrainSettings.from_dict(values).to_dict()")
+        warn_renamed("TrainSettings.with_defaults, completed", "TrainSettings.from_dict(values).to_dict()")
         return {**cls().to_dict(), **renamed(values)}
+
+    completed = with_defaults
+
+    @classmethod
+    def of_the_loss(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `loss_settings` of stored settings; will be removed in the next release."""
+        warn_renamed("TrainSettings.of_the_loss", "TrainSettings.from_dict(values).loss_settings()")
+        return cls.from_dict(values).loss_settings()
 
     def loss_settings(self) -> dict[str, Any]:
         """Return the settings that decide what is learned, and from how many images per step."""

@@ -467,15 +467,15 @@ def _check_coefficients(settings: TrainSettings, master: MasterCoefficients | No
     """Raise if the settings don't match training with or without fixed coefficients."""
     if master is None:
         if settings.distill:
-            raise ValueError("distill is for fixed coefficients: give master coefficients")
+            raise ValueError("distill=True is for fixed coefficients: give master coefficients")
         if settings.refresh_every and settings.dynamic_epochs is None:
-            raise ValueError("only fixed coefficients are refreshed: give master coefficients, or dynamic_epochs")
+            raise ValueError("only fixed coefficients are refreshed: give master coefficients, or dynamic_epochs=")
         return
     if settings.dynamic_epochs is not None:
-        raise ValueError("a run with master coefficients from the start has no dynamic_epochs: give one of them")
+        raise ValueError("a run with master coefficients from the start has no dynamic_epochs=: give one of them")
     if settings.refresh_every and master.filters:
         names = ", ".join(report.name for report in master.filters)
         raise ValueError(
-            f"master coefficients that were filtered ({names}) are not refreshed: leave refresh_every out, or give "
+            f"master coefficients that were filtered ({names}) are not refreshed: leave refresh_every= out, or give "
             "coefficients without filters"
         )

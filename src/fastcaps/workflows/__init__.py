@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fastcaps.workflows.analysis import AnalysisResult, analyze
     from fastcaps.workflows.benchmark import bench
     from fastcaps.workflows.compression import compress
+    from fastcaps.workflows.data_preview import preview
     from fastcaps.workflows.demo import compare_bundled, demonstrate
     from fastcaps.workflows.diagnosis import Diagnosis, doctor
     from fastcaps.workflows.evaluation import evaluate
@@ -41,6 +42,7 @@ __all__ = [
     "reproduce",
     "compress",
     "bench",
+    "preview",
     "doctor",
     "Diagnosis",
     "compare_bundled",
@@ -61,6 +63,7 @@ _MODULES = {
     "analysis": ["analyze", "AnalysisResult"],
     "benchmark": ["bench"],
     "compression": ["compress"],
+    "data_preview": ["preview"],
     "diagnosis": ["doctor", "Diagnosis"],
     "demo": ["compare_bundled", "demonstrate"],
     "evaluation": ["evaluate"],

@@ -88,7 +88,7 @@ def select_device(device: "str | torch.device" = "auto", threads: int | None = N
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"device {device!r} can't be used here ({reason}): try {' or '.join(usable_devices())}"
+            f"device={device!r} can't be used here ({reason}): try {' or '.join(usable_devices())}"
         ) from None
     return selected
 
@@ -116,13 +116,13 @@ def check_writable(run: Run) -> None:
     """Raise if a run is bundled or comes from the Hub, so that nothing may be written to it."""
     if is_bundled(run.folder):
         origin = "was loaded from the Hub" if _hub.repository(run.folder) else "comes with fastcaps"
-        raise ValueError(f"{run_name(run)} {origin} and is not written to: name another place to write to (out)")
+        raise ValueError(f"{run_name(run)} {origin} and is not written to: give another place as out=")
 
 
 def check_own_images(run: Run, data: "DataSet") -> None:
     """Raise if results of other images would be written into a run; a folder that has grown is allowed."""
     if run.has_others(data):
-        raise ValueError(f"{run.images_note(data)}: name another place than the run to write to (out)")
+        raise ValueError(f"{run.images_note(data)}: give another place than the run as out=")
 
 
 def writing(run: Run, place: Path | None) -> AbstractContextManager[None]:

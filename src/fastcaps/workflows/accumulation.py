@@ -137,8 +137,8 @@ def _own_files(run: Run, model: CapsNet, master: MasterCoefficients) -> dict[Pat
 def _check_not_fixed(run: Run) -> None:
     if run.about.fixed_coefficients:
         raise ValueError(
-            f"{run.folder} was trained with fixed coefficients, which {run.master_file} holds: name another file to "
-            "write to (out)"
+            f"{run.folder} was trained with fixed coefficients, which {run.master_file} holds: give another "
+            "file as out="
         )
 
 

@@ -135,9 +135,7 @@ def _check_own_report(run: Run, is_own: bool) -> None:
     """Raise if a report that is not that of the run would be written into the run folder."""
     check_writable(run)
     if not is_own:
-        raise ValueError(
-            "what is made with limit or coefficients is not the run's own report: name a folder for it (out)"
-        )
+        raise ValueError("what is made with limit= or coefficients= is not the run's own report: give a folder as out=")
 
 
 @dataclass(frozen=True)

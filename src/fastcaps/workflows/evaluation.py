@@ -55,7 +55,7 @@ def evaluate(
     if result_file is not None and not run.metrics_file.is_file():
         raise FileNotFoundError(
             f"{run.metrics_file} does not exist, and a result has the accuracy of every epoch: take a run that was "
-            "trained here, or write no result"
+            "trained here, or leave result_file= out"
         )
     is_own = part == "test" and limit is None and coefficients is None and compare is None
     own = run.folder if is_own and not is_bundled(run.folder) else None
@@ -118,7 +118,7 @@ def _images(run: Run, data: DataSet, part: Part) -> Split:
     images = parts[part](data)
     if images is None:
         raise ValueError(
-            f"{run.folder} held out no images for validation: train with validation images, or take another part"
+            f"{run.folder} held out no images for validation: train with validation images, or take part='test'"
         )
     return images
 

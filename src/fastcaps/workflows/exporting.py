@@ -82,7 +82,7 @@ def export(
         options: see `ExportOptions`; the device is ``"cpu"`` by default.
     """
     if routing == "dynamic" and coefficients is not None:
-        raise ValueError(f"coefficients are {coefficients}, dynamic routing uses none: leave them out")
+        raise ValueError(f"coefficients={coefficients}: dynamic routing uses none, leave it out")
     execution = _ExportExecution(**options)
     check_output(out, ".onnx", force=execution.force)
     run, device = open_run(run), execution.select_device()

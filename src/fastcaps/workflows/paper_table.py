@@ -118,7 +118,7 @@ def reproduction_report(
     results, out = Path(results), Path(out)
     if not results.is_dir():
         raise FileNotFoundError(
-            f"{results} does not exist: name the folder of the JSON files of finished runs (results)"
+            f"{results} does not exist: give the folder of the JSON files of finished runs as results="
         )
     done = finished(results)
     table = tuple(rows(done))
@@ -160,7 +160,7 @@ def check_request(
         check_run(run.about, cell, place)
     else:
         return
-    advice = "leave {} out to take it as it is, or name other folders (runs, results)"
+    advice = "leave {}= out to take it as it is, or give other folders as runs= and results="
     for name in ("epochs", "test_every"):
         value = requested[name]
         if value is not None and getattr(settings, name) != value:

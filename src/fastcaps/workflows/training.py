@@ -131,10 +131,9 @@ def _stored_config(folder: str | Path) -> Path:
     """Return the file with all options of a run."""
     run = Run.open(folder)
     if not run.config_file.is_file():
-        raise FileNotFoundError(
-            f"{run.config_file} does not exist, as workflows.train writes it: resume the run as it was started, with "
-            "Trainer.fit(resume=True)"
-        )
+        compressed = "compression" in run.about.more
+        call = "workflows.compress(resume=True)" if compressed else "Trainer.fit(resume=True)"
+        raise FileNotFoundError(f"{run.config_file} does not exist: resume the run as it was started, with {call}")
     return run.config_file
 
 
@@ -254,10 +253,12 @@ class _Preparation:
     def _coefficients(self) -> MasterCoefficients | None:
         source = self.config.run.coefficients
         if source is None and self.settings.distill and self.start is not None:
-            source = str(self.start.master_file)
-        if source is None:
+            master = self.start.master()
+            self.config = self.config.changed(coefficients=self.start.master_file)
+        elif source is None:
             return None
-        master = uniform_coefficients(self.model.config) if source == "uniform" else MasterCoefficients.load(source)
+        else:
+            master = uniform_coefficients(self.model.config) if source == "uniform" else MasterCoefficients.load(source)
         check_not_held_out(master, self.data, self.settings)
         if self.start is None:
             self.model.routing.reset_parameters(master.values)
