@@ -81,7 +81,7 @@ class CompressionResult(Result):
         if self.met:
             words.append(f"it loses {max(drop, 0):.2f} points, allowed are {limit:g}")
         else:
-            words.append(f"no size meets max_drop {limit:g}: the best one loses {drop:.2f} points")
+            words.append(f"no size loses at most {limit:g} points: the best one loses {drop:.2f}")
         if self.seen and self.reference_images == "test":
             words.append(
                 f"losses are counted from the test accuracy of the original network, {self.reference:.2%}: it was "
