@@ -32,7 +32,7 @@ _USES = {
 
 
 # Description of the decay of the learning rate, unless it is the default.
-_DECAYS = {"exponential": "", "cosine": "along a cosine "}
+_DECAYS = {"exponential": "", "cosine": "along a cosine ", "linear": "linearly "}
 
 
 def _summary(about: RunDescription, network: str, rule: str) -> str:

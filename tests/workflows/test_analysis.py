@@ -28,7 +28,8 @@ def test_report_and_figures(tmp_path):
 
 
 def test_a_part_is_not_the_report_of_the_run(run, data):
-    with pytest.raises(ValueError, match="made with limit or coefficients is not the run's own report: name a folder"):
+    message = "made with limit= or coefficients= is not the run's own report: give a folder as out="
+    with pytest.raises(ValueError, match=message):
         workflows.analyze(run, limit=10, data=data)
     with pytest.raises(ValueError, match="mnist comes with fastcaps and is not written to"):
         workflows.analyze("mnist")

@@ -38,5 +38,7 @@ print(len(report.rows), "torch" in sys.modules)
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none does not exist: name the folder of the JSON files"):
+    with pytest.raises(
+        FileNotFoundError, match=r"none does not exist: give the folder of the JSON files of finished runs as results="
+    ):
         workflows.reproduction_report(tmp_path / "none", tmp_path)
