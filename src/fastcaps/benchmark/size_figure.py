@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from matplotlib.ticker import LogLocator
+
 from fastcaps._figure import Figure
 from fastcaps.benchmark.engines import EFFICIENT
 from fastcaps.benchmark.sizes import INT8
@@ -23,14 +25,17 @@ def size_figure(result: CompressionResult) -> Figure:
         times = [time for time in result.times if time.batch == batch]
         for engine in dict.fromkeys(time.engine for time in times):
             _draw_engine(panel, engine, [time for time in times if time.engine == engine], accuracies)
-        label_points(panel, times, accuracies)
+        _label_points(panel, times, accuracies)
         panel.axhline(100 * result.reference - result.settings.max_drop, linestyle=":", color="gray", label="limit")
         panel.set_xscale("log")
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.xaxis.set_major_formatter("{x:g}")
         panel.xaxis.set_minor_formatter("")
+        panel.margins(x=0.15)
         panel.set_xlabel(f"ms per image, batch {batch}")
         panel.set_ylabel(f"accuracy on {result.held_out:,} held-out images, %")
-        panel.legend(fontsize=8)
+    if batches:
+        drawing.legend(*drawing.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return drawing
 
 
@@ -44,7 +49,7 @@ def _draw_engine(panel: Any, engine: str, times: list[NetworkTime], accuracies: 
             panel.plot([time.ms_per_image], [0], "^", markersize=9, label=f"{EFFICIENT}, {engine}", **at)
 
 
-def label_points(panel: Any, times: list[NetworkTime], accuracies: dict[str, float]) -> None:
+def _label_points(panel: Any, times: list[NetworkTime], accuracies: dict[str, float]) -> None:
     """Write the name of each network once, beside its slowest point."""
     for network, accuracy in accuracies.items():
         own = [time.ms_per_image for time in times if time.network == network]
