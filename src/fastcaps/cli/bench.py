@@ -9,6 +9,11 @@ from fastcaps._extras import require
 from fastcaps._result import without_none
 from fastcaps.cli._common import Data, DataDir, Json, Threads, command, print_result, renamed_option, this_command
 
+_Memory = Annotated[
+    bool | None,
+    typer.Option("--memory/--no-memory", help="Peaks of memory, in processes of their own; takes some minutes more."),
+]
+
 
 @command
 @renamed_option("--compare", "check_images")
@@ -25,12 +30,7 @@ def bench(
         int | None, typer.Option(min=1, help="Number of test images of RUN to compare the engines' answers on.")
     ] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine (default: 7).")] = None,
-    memory: Annotated[
-        bool | None,
-        typer.Option(
-            "--memory/--no-memory", help="Peaks of memory, in processes of their own; takes some minutes more."
-        ),
-    ] = None,
+    memory: _Memory = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A tiny network, one turn: shows that it works, not how fast.")
     ] = False,

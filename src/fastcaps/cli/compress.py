@@ -20,6 +20,14 @@ from fastcaps.cli._common import (
 )
 from fastcaps.cli._options import number
 
+_HeldOut = Annotated[
+    float | None,
+    typer.Option(
+        parser=number,
+        help="Training images to hold out, or their fraction (default: those of RUN, or 5000; of few a fifth).",
+    ),
+]
+
 
 @command
 def compress(
@@ -41,13 +49,7 @@ def compress(
     views: Annotated[
         int, typer.Option(min=1, help="Augmented versions of each training image; later epochs repeat them.")
     ] = 3,
-    held_out: Annotated[
-        float | None,
-        typer.Option(
-            parser=number,
-            help="Training images to hold out, or their fraction (default: those of RUN, or 5000; of few a fifth).",
-        ),
-    ] = None,
+    held_out: _HeldOut = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Resume where an earlier call stopped.")] = False,
