@@ -1,4 +1,4 @@
-"""Imports go one way, and the documentation says which; only the command line speaks of options."""
+"""Imports go one way, only the command line speaks of options, and functions are short."""
 
 import ast
 import re
@@ -41,3 +41,20 @@ def test_errors_of_the_library_speak_of_arguments():
     ]
     assert len(texts) > 400
     assert [text for text in texts if re.search(r"(?<![\w-])--[a-z]", text)] == []
+
+
+def test_functions_are_short_and_have_few_parameters():
+    source = ROOT / "src" / "fastcaps"
+    too_large, count = [], 0
+    for path in source.rglob("*.py"):
+        is_command = path.relative_to(source).parts[0] == "cli"  # a command has a parameter per option
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count += 1
+                arguments = node.args
+                names = {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+                lines, parameters = (node.end_lineno or 0) - node.lineno + 1, len(names - {"self", "cls"})
+                if lines > 60 or (parameters > 8 and not is_command):
+                    too_large.append(f"{path.name}:{node.name}: {lines} lines, {parameters} parameters")
+    assert count > 1000
+    assert too_large == []
