@@ -15,6 +15,8 @@ from fastcaps import CapsNet
 from fastcaps._files import write_atomically
 from fastcaps._result import Result, Table
 from fastcaps.analysis.ablation import Ablation, Trial, iteration_name
+from fastcaps.analysis.rejection import LengthComparison
+from fastcaps.analysis.results import Evaluation
 from fastcaps.benchmark.results import Benchmark, EngineTime, RoutingTime
 from fastcaps.compression.results import CompressionResult
 from fastcaps.nn.meta import without_weights
@@ -212,9 +214,60 @@ def answers(name: str) -> str:
 def aims(name: str) -> str:
     """Return the targets of a benchmark, and what was measured."""
     table = [
-        [aim.what, f"{aim.aim:g}{aim.unit}", f"{aim.measured:.1f}{aim.unit}"] for aim in load(Benchmark, name).aims
+        [aim.what, f"{aim.aim:g}{aim.unit}", f"{aim.measured:.2f}{aim.unit}", "met" if aim.met else "**missed**"]
+        for aim in load(Benchmark, name).aims
     ]
-    return Table("", ["times faster, of plain dynamic routing unless it says", "aim", "measured"], table).to_markdown()
+    columns = ["times faster, of plain dynamic routing unless it says", "aim", "measured", ""]
+    return Table("", columns, table).to_markdown()
+
+
+# Files of a compression, and of its evaluation with the original network beside it.
+COMPRESSED = {
+    "mnist": "MNIST, seed 0: `mnist-small`",
+    "mnist-1": "MNIST, seed 1",
+    "mnist-2": "MNIST, seed 2",
+    "fashion": "Fashion-MNIST",
+    "cifar10-half": "CIFAR-10, `--max-drop 0`",
+    "cifar10": "CIFAR-10, `--max-drop 0.5`",
+}
+
+
+def compressed() -> str:
+    """Return the compressed networks: size, training, accuracy against the original with dynamic routing."""
+    lines = []
+    for name, words in COMPRESSED.items():
+        result, test = load(CompressionResult, f"compress-{name}"), load(Evaluation, f"compress-{name}-test")
+        step = next(step for step in result.steps if step.size == result.size)
+        fast, other = test.variants["fast"], test.variants["other"]
+        against = fast.against_other
+        assert against is not None
+        lines.append(
+            [
+                _link(words, f"compress-{name}"),
+                f"{step.size.types} of {result.whole.types}, {step.size.maps} of {result.whole.maps}",
+                f"{result.settings.refit.epochs}, {result.settings.views}",
+                f"{step.accuracy:.2%}",
+                f"{fast.accuracy:.2%}",
+                f"{other.accuracy:.2%}",
+                format_difference(against.difference, against.interval),
+                f"{against.p_value:.2g}",
+            ]
+        )
+    columns = ["network", "types, maps", "epochs, views", "held out", "test", "original, dynamic", "difference", "p"]
+    return Table("", columns, lines).to_markdown()
+
+
+def size_speedups() -> str:
+    """Return how many times as fast as the folded network each size is, by engine and batch size."""
+    lines, points = [], []
+    for name, title in {"mnist-2": "MNIST", "fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}.items():
+        result = load(CompressionResult, f"compress-{name}")
+        points = list(dict.fromkeys((time.engine, time.batch) for time in result.times))
+        ms = {(time.network, time.engine, time.batch): time.ms_per_image for time in result.times}
+        for step in result.steps:
+            ratios = [ms["whole", *point] / ms[str(step.size), *point] for point in points]
+            lines.append([f"{title}: {step.size}", *(f"{ratio:.1f}×" for ratio in ratios)])
+    return Table("", ["", *(f"{engine}, batch {batch}" for engine, batch in points)], lines).to_markdown()
 
 
 def headline(name: str) -> str:
@@ -265,6 +318,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "refits": lambda: trainings("cifar10-refit", REFITTED),
     "digits": lambda: trainings("digits", variants("3 epochs", "2 epochs")),
     "rankings": lambda: load(CompressionResult, "compress-mnist-search").tables()[0].to_markdown(),
+    "compressed": compressed,
+    "compressed-speed": size_speedups,
+    "lengths": lambda: load(LengthComparison, "mnist-lengths").tables()[0].to_markdown(),
     "headline": lambda: headline("bench-mnist"),
     "bench": lambda: bench("bench-mnist"),
     "aims": lambda: aims("bench-mnist"),

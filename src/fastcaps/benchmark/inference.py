@@ -1,8 +1,10 @@
 """Measure inference: all engines at several batch sizes, then the routing layer as each of its sizes grows."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,8 +12,17 @@ from torch import Tensor
 from fastcaps.benchmark import engines
 from fastcaps.benchmark.aims import aims_of
 from fastcaps.benchmark.engines import PLAIN, Engine, Networks, installed_engines
-from fastcaps.benchmark.measure import Measured, machine, matmul_peak, measured, peak_memories
+from fastcaps.benchmark.measure import (
+    Measured,
+    machine,
+    matmul_peak,
+    measured,
+    measured_turns,
+    peak_memories,
+    timed_turn,
+)
 from fastcaps.benchmark.plain import plain_routing
+from fastcaps.benchmark.processes import EngineProcess
 from fastcaps.benchmark.results import Benchmark, Disturbance, EngineTime, RoutingTime, Skipped
 from fastcaps.benchmark.settings import ROUTINGS, Settings
 from fastcaps.functional import fold_weights, folded_routing, prediction_vectors, route_capsules
@@ -21,6 +32,7 @@ from fastcaps.training.accumulation import available_memory
 _AXES = {"lower capsules": "i", "classes": "j", "iterations": "r", "batch": "b"}
 
 Observe = Callable[[int], None]
+Turns = Mapping[str, Callable[[float], float]]
 
 
 @torch.no_grad()
@@ -63,23 +75,44 @@ def bench(settings: Settings, observe: Observe = lambda turns: None) -> Benchmar
 
 def _first_alone(settings: Settings, threads: int, observe: Observe) -> dict[int, float]:
     """Return the milliseconds per image of the first engine by batch size, before any other engine is made."""
-    first = engines.engine(PLAIN, settings.networks, threads)
     times = {}
-    for batch in settings.batches:
-        run = _bound(first, engines.some_images(settings.config, batch))
-        seconds = measured({PLAIN: run}, settings.repetitions, settings.least, observe, settings.budget)[PLAIN]
-        times[batch] = 1e3 * seconds.median / batch
+    with _turns(settings, threads, (PLAIN,)) as turns:
+        for batch in settings.batches:
+            seconds = measured_turns(turns(batch), settings.repetitions, settings.least, observe, settings.budget)
+            times[batch] = 1e3 * seconds[PLAIN].median / batch
     return times
 
 
-def _engine_times(settings: Settings, threads: int, peak: float, observe: Observe) -> tuple[EngineTime, ...]:
-    networks, rows = settings.networks, []
-    by_name = {name: engines.engine(name, networks, threads) for name in installed_engines()}
-    memory = _engine_memory(settings, threads, observe) if settings.memory else {}
-    for batch in settings.batches:
+@contextmanager
+def _turns(settings: Settings, threads: int, names: Sequence[str]) -> Iterator[Callable[[int], Turns]]:
+    """Yield a function from a batch size to the turns of engines, in processes of their own or all in this one."""
+    if settings.isolated:
+        with ExitStack() as stack:
+            processes = [EngineProcess(name, settings.networks, threads) for name in names]
+            for process in processes:
+                stack.callback(process.close)
+            yield lambda batch: {process.name: partial(process.turn, batch) for process in processes}
+        return
+    by_name = {name: engines.engine(name, settings.networks, threads) for name in names}
+
+    def turns(batch: int) -> Turns:
         images = engines.some_images(settings.config, batch)
-        runs = {name: _bound(engine, images) for name, engine in by_name.items()}
-        seconds = measured(runs, settings.repetitions, settings.least, observe, settings.budget)
+        return {name: partial(timed_turn, _bound(engine, images)) for name, engine in by_name.items()}
+
+    yield turns
+
+
+def _engine_times(settings: Settings, threads: int, peak: float, observe: Observe) -> tuple[EngineTime, ...]:
+    networks, rows, names = settings.networks, [], installed_engines()
+    memory = _engine_memory(settings, threads, observe) if settings.memory else {}
+    with _turns(settings, threads, names) as turns:
+        by_batch = {
+            batch: measured_turns(turns(batch), settings.repetitions, settings.least, observe, settings.budget)
+            for batch in settings.batches
+        }
+    by_name = {name: engines.engine(name, networks, threads) for name in names}
+    for batch, seconds in by_batch.items():
+        images = engines.some_images(settings.config, batch)
         for name, times in seconds.items():
             engine = by_name[name]
             rows.append(

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -72,8 +73,6 @@ def measured(
 ) -> dict[Name, Measured]:
     """Return the seconds per call of each variant; they take turns, so that other load affects all of them.
 
-    Every turn begins with a call that isn't counted, because the caches contain the data of the previous variant.
-
     Args:
         variants: functions to call, by name.
         repetitions: counted turns of each variant, after a warmup turn.
@@ -81,14 +80,25 @@ def measured(
         observe: called with the number of turns just taken.
         budget: seconds after which a variant takes no more turns, after at least three counted ones.
     """
-    seconds: dict[Name, list[float]] = {name: [] for name in variants}
-    spent = dict.fromkeys(variants, 0.0)
+    turns = {name: partial(timed_turn, run) for name, run in variants.items()}
+    return measured_turns(turns, repetitions, least, observe, budget)
+
+
+def measured_turns(
+    turns: Mapping[Name, Callable[[float], float]],
+    repetitions: int = 9,
+    least: float = 0.0,
+    observe: Callable[[int], None] = lambda turns: None,
+    budget: float = math.inf,
+) -> dict[Name, Measured]:
+    """Do as `measured` does, with functions that take a turn of at least so many seconds, such as `timed_turn`."""
+    seconds: dict[Name, list[float]] = {name: [] for name in turns}
+    spent = dict.fromkeys(turns, 0.0)
     for number in range(repetitions + 1):
-        for name, run in variants.items():
+        for name, turn in turns.items():
             if number <= 3 or spent[name] < budget:
                 begun = time.perf_counter()
-                run()
-                per_call = _turn(run, least)
+                per_call = turn(least)
                 if number:
                     seconds[name].append(per_call)
                 spent[name] += time.perf_counter() - begun
@@ -96,8 +106,12 @@ def measured(
     return {name: Measured.of(values) for name, values in seconds.items()}
 
 
-def _turn(run: Callable[[], object], least: float) -> float:
-    """Return the seconds per call, over as many calls as ``least`` seconds take."""
+def timed_turn(run: Callable[[], object], least: float) -> float:
+    """Return the seconds per call, over as many calls as take ``least`` seconds.
+
+    The turn begins with a call that isn't counted, because the caches contain the data of the previous variant.
+    """
+    run()
     calls, elapsed, start = 0, 0.0, time.perf_counter()
     while not calls or elapsed < least:
         run()

@@ -183,12 +183,13 @@ class Benchmark(Result):
     def sentences(self) -> list[str]:
         """Return what the numbers were measured on, and what the columns mean."""
         machine = self.machine
+        place = "in processes of their own" if self.settings.isolated else "all in one process"
         threads = "1 thread" if machine.threads == 1 else f"{machine.threads} threads"
         words = [
             f"{machine.processor}, {machine.cores} cores, {machine.instructions}; {threads}",
             machine.packages,
             f"a large square product: {self.multiply_adds_per_second / 1e9:.1f}·10⁹ multiply-adds per second",
-            "engines take turns, each with a warm-up call; threads of ONNX Runtime don't spin between calls",
+            f"engines take turns, {place}, each with a warm-up call; threads of ONNX Runtime don't spin between calls",
             "layers: stem / PrimaryCaps / routing; peak: multiply-adds of ordinary convolution against that product",
         ]
         for row in self.disturbance:

@@ -23,6 +23,7 @@ class Settings(Record):
         least: minimum duration of a turn in seconds.
         budget: maximum seconds of an engine per batch size, after at least three turns.
         memory: whether peak memory is measured, in separate processes.
+        isolated: whether each engine runs in a process of its own; they still take turns.
         growth: sizes to measure for each of lower capsules, classes, iterations and batch.
         growth_batch: batch size while another size grows.
         cnn_channels: channels of the convolutional baseline.
@@ -36,6 +37,7 @@ class Settings(Record):
     least: float = 0.05
     budget: float = 0.5
     memory: bool = False
+    isolated: bool = True
     growth: dict[str, tuple[int, ...]] = field(
         default_factory=lambda: {
             "lower capsules": (1152, 4 * 1152, 16 * 1152),
@@ -66,6 +68,7 @@ class Settings(Record):
             repetitions=1,
             least=0.0,
             memory=memory,
+            isolated=False,
             growth={"lower capsules": (18, 36), "classes": (3, 6), "iterations": (1, 2), "batch": (1, 2)},
             growth_batch=2,
             cnn_channels=(4, 4, 2),

@@ -14,6 +14,11 @@ _Memory = Annotated[
     typer.Option("--memory/--no-memory", help="Peaks of memory, in processes of their own; takes some minutes more."),
 ]
 
+_Isolated = Annotated[
+    bool | None,
+    typer.Option("--isolated/--no-isolated", help="A process of its own for each engine (default), or one for all."),
+]
+
 
 @command
 @renamed_option("--compare", "check_images")
@@ -31,6 +36,7 @@ def bench(
     ] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, help="Turns of each engine (default: 7).")] = None,
     memory: _Memory = None,
+    isolated: _Isolated = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A tiny network, one turn: shows that it works, not how fast.")
     ] = False,
@@ -58,7 +64,9 @@ def bench(
     if check_images is not None and model is None:
         raise typer.BadParameter("--check-images needs a trained network: give a run, or a name such as mnist")
     settings = Settings.quick() if quick else Settings()
-    changes = without_none(batches=tuple(batch) if batch else None, repetitions=repetitions, memory=memory)
+    changes = without_none(
+        batches=tuple(batch) if batch else None, repetitions=repetitions, memory=memory, isolated=isolated
+    )
     result = workflows.bench(
         model,
         out,

@@ -83,7 +83,7 @@ def evaluate_part(
         evaluation = evaluate_network(model, master, pairs, observe, world, other)
     return replace(
         evaluation,
-        run=str(run.folder),
+        run=run_name(run),
         command=execution.command,
         data=data.name,
         generated=data.generated,

@@ -1,0 +1,60 @@
+"""Engines in processes of their own, which take turns on request: none shares memory or threads with another."""
+
+import multiprocessing
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import final
+
+import torch
+
+from fastcaps.benchmark.engines import Networks, engine, some_images
+from fastcaps.benchmark.measure import timed_turn
+
+
+@final
+class EngineProcess:
+    """An engine in a process of its own, until `close`."""
+
+    def __init__(self, name: str, networks: Networks, threads: int) -> None:
+        """Start the process.
+
+        Args:
+            name: name of the engine.
+            networks: the networks that it runs.
+            threads: number of CPU threads.
+        """
+        context = multiprocessing.get_context("spawn")
+        self.name = name
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, name, networks, threads), daemon=True)
+        self._process.start()
+        other.close()
+
+    def turn(self, batch: int, least: float) -> float:
+        """Return the seconds per call of a turn on ``batch`` images, which takes at least ``least`` seconds."""
+        try:
+            self._pipe.send((batch, least))
+            return float(self._pipe.recv())
+        except (EOFError, OSError):
+            self._process.join(1)
+            code = self._process.exitcode
+            raise ValueError(
+                f"the process of the engine {self.name!r} ended with exit code {code}: see above what it said, or "
+                "measure with isolated=False"
+            ) from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(pipe: Connection, name: str, networks: Networks, threads: int) -> None:
+    """Take turns until the process is ended."""
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(threads)
+    own = engine(name, networks, threads)
+    while True:
+        batch, least = pipe.recv()
+        pipe.send(timed_turn(partial(own.run, some_images(networks.config, batch)), least))
