@@ -1,6 +1,7 @@
 """Engines in processes of their own, which take turns on request: none shares memory or threads with another."""
 
 import multiprocessing
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import final
@@ -45,16 +46,18 @@ class EngineProcess:
 
     def close(self) -> None:
         """End the process."""
-        self._process.terminate()
-        self._process.join()
+        with suppress(OSError):
+            self._pipe.send(None)
         self._pipe.close()
+        self._process.join()
 
 
 def _serve(pipe: Connection, name: str, networks: Networks, threads: int) -> None:
-    """Take turns until the process is ended."""
+    """Take turns until None is received, or the other end is closed."""
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
     own = engine(name, networks, threads)
-    while True:
-        batch, least = pipe.recv()
-        pipe.send(timed_turn(partial(own.run, some_images(networks.config, batch)), least))
+    with suppress(EOFError):
+        while (request := pipe.recv()) is not None:
+            batch, least = request
+            pipe.send(timed_turn(partial(own.run, some_images(networks.config, batch)), least))
