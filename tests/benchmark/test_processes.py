@@ -1,6 +1,7 @@
 """Engines in processes of their own."""
 
 import dataclasses
+import multiprocessing
 
 import pytest
 import torch
@@ -16,9 +17,18 @@ QUICK = Settings.quick()
 def test_all_engines_take_turns_in_processes(monkeypatch):
     names = (engines.PLAIN, engines.COMPRESSED)
     monkeypatch.setattr(inference, "installed_engines", lambda: names)
+    started: list[str] = []
+
+    def start(name, networks, threads):
+        started.append(name)
+        return EngineProcess(name, networks, threads)
+
+    monkeypatch.setattr(inference, "EngineProcess", start)
     settings = dataclasses.replace(QUICK, isolated=True, batches=(2,), growth={})
     with torch.no_grad():
         result = inference.bench(settings)
+    assert started == [engines.PLAIN, *names]
+    assert multiprocessing.active_children() == []
     assert [(row.engine, row.batch) for row in result.engines] == [(name, 2) for name in names]
     assert all(row.ms_per_image > 0 for row in result.engines)
     assert [row.batch for row in result.disturbance] == [2]
@@ -30,3 +40,4 @@ def test_a_process_that_dies_is_told():
     with pytest.raises(ValueError, match="the process of the engine 'nothing' ended with exit code 1: see above"):
         process.turn(1, 0.0)
     process.close()
+    assert multiprocessing.active_children() == []

@@ -102,6 +102,13 @@ def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
     other = CompressSettings(max_drop=100, held_out=30, batch_size=16, refit=RefitSettings(epochs=1))
     with pytest.raises(ValueError, match=r"is of another search \(batch_size was 32, now 16\)"):
         workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)
+    others = replace(data(), class_names=("0", "1", "2"), provenance={"kind": "generated", "train": "others"})
+    with pytest.raises(ValueError, match=r"is of another search \(images was [0-9a-f]{64}, now [0-9a-f]{64}\)"):
+        workflows.compress(source, folder, settings=SETTINGS, resume=True, data=others, threads=1)
+    settings = folder / "search" / "settings.json"
+    stored = json.loads(settings.read_bytes())
+    settings.write_text(json.dumps({name: value for name, value in stored.items() if name != "images"}))
+    workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)  # as before 0.3
     other = replace(SETTINGS, refit=RefitSettings(epochs=2))
     with pytest.raises(ValueError, match=r"is of another search \(refit\.epochs was 1, now 2\)"):
         workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)

@@ -55,7 +55,7 @@ class LengthComparison(Result):
 
     def tables(self) -> Sequence[Table]:
         """Return one row per network."""
-        columns = ["network", "accuracy", "own length", "other lengths", "as first", f"AUROC, {self.outside}"]
+        columns = ["network", "accuracy", "own length", "other lengths", "as the first row", f"AUROC, {self.outside}"]
         rows = [
             [
                 row.network,

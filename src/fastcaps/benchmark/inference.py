@@ -88,9 +88,10 @@ def _turns(settings: Settings, threads: int, names: Sequence[str]) -> Iterator[C
     """Yield a function from a batch size to the turns of engines, in processes of their own or all in this one."""
     if settings.isolated:
         with ExitStack() as stack:
-            processes = [EngineProcess(name, settings.networks, threads) for name in names]
-            for process in processes:
-                stack.callback(process.close)
+            processes = []
+            for name in names:
+                processes.append(EngineProcess(name, settings.networks, threads))
+                stack.callback(processes[-1].close)
             yield lambda batch: {process.name: partial(process.turn, batch) for process in processes}
         return
     by_name = {name: engines.engine(name, settings.networks, threads) for name in names}

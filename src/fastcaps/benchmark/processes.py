@@ -1,6 +1,7 @@
 """Engines in processes of their own, which take turns on request: none shares memory or threads with another."""
 
 import multiprocessing
+import signal
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -10,6 +11,9 @@ import torch
 
 from fastcaps.benchmark.engines import Networks, engine, some_images
 from fastcaps.benchmark.measure import timed_turn
+
+# Seconds that a process gets to end by itself.
+_PATIENCE = 5.0
 
 
 @final
@@ -45,19 +49,23 @@ class EngineProcess:
             ) from None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, after its turn if it is in the middle of one."""
         with suppress(OSError):
             self._pipe.send(None)
         self._pipe.close()
-        self._process.join()
+        self._process.join(_PATIENCE)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
 
 
 def _serve(pipe: Connection, name: str, networks: Networks, threads: int) -> None:
     """Take turns until None is received, or the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one closes this one
     torch.set_grad_enabled(False)
     torch.set_num_threads(threads)
     own = engine(name, networks, threads)
-    with suppress(EOFError):
+    with suppress(EOFError, OSError):
         while (request := pipe.recv()) is not None:
             batch, least = request
             pipe.send(timed_turn(partial(own.run, some_images(networks.config, batch)), least))

@@ -192,13 +192,14 @@ class Benchmark(Result):
             f"engines take turns, {place}, each with a warm-up call; threads of ONNX Runtime don't spin between calls",
             "layers: stem / PrimaryCaps / routing; peak: multiply-adds of ordinary convolution against that product",
         ]
+        busy = "the machine was busy, measure again"
+        cause = busy if self.settings.isolated else f"{busy}, or give each engine a process of its own"
         for row in self.disturbance:
             change = row.ms_per_image / row.alone_ms_per_image - 1
             if abs(change) > _DISTURBED:
                 more = "more" if change > 0 else "less"
                 words.append(
-                    f"{row.engine} took {abs(change):.0%} {more} time in turns than alone at batch {row.batch}: the "
-                    "machine was busy, measure again"
+                    f"{row.engine} took {abs(change):.0%} {more} time in turns than alone at batch {row.batch}: {cause}"
                 )
         return words + [
             f"{point.axis}: {point.size:,} was not measured: it needs more than half of the free memory"

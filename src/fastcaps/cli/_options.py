@@ -136,8 +136,8 @@ def errors_about_options(names: Mapping[str, str], wrong_use: type[Exception]) -
 def in_words_of_options(words: str, names: Mapping[str, str]) -> str:
     """Return a message that speaks of options where it speaks of arguments.
 
-    Options become ``name=value``, names of several words, and a name that a sentence such as "seed is -1, expected …"
-    begins with. A call of a workflow becomes its command, ``fastcaps NAME …``; other calls stay.
+    These become options: ``name=value``, names of several words, and a name that a sentence such as "seed is -1,
+    expected …" begins with. A call of a workflow becomes its command, ``fastcaps NAME …``; other calls stay.
 
     Args:
         words: the message.
@@ -166,7 +166,10 @@ def _command(workflow: str, arguments: str) -> str:
 
 
 def _option(option: str, value: str) -> str:
-    return option if value in ("", "True") else f"{option} {_unquoted(value)}"
+    positive, _, negative = option.partition("/")
+    if value == "False" and negative:
+        return negative
+    return positive if value in ("", "True") else f"{positive} {_unquoted(value)}"
 
 
 def _unquoted(value: str) -> str:

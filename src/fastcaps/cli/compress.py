@@ -45,7 +45,7 @@ def compress(
         Literal["energy", "magnitude", "random"], typer.Option(help="What decides which types and maps stay.")
     ] = "energy",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training per size.")] = 6,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Learning rate at first.")] = 1e-3,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Highest learning rate.")] = 1e-3,
     views: Annotated[
         int, typer.Option(min=1, help="Augmented versions of each training image; later epochs repeat them.")
     ] = 3,

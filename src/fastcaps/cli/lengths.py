@@ -20,11 +20,16 @@ from fastcaps.cli._common import (
 )
 
 
-def _named(text: str) -> tuple[str, str]:
-    name, separator, run = text.partition("=")
-    if not (name and separator and run):
-        raise typer.BadParameter(f"{text!r} is no NAME=RUN, such as distilled=runs/distilled")
-    return name, run
+def _named(texts: list[str]) -> dict[str, str]:
+    runs: dict[str, str] = {}
+    for text in texts:
+        name, _, run = text.partition("=")
+        if not (name and run):
+            raise typer.BadParameter(f"{text!r} is no NAME=RUN, such as distilled=runs/distilled")
+        if name in runs:
+            raise typer.BadParameter(f"--compare has two runs with the name {name!r}: expected different names")
+        runs[name] = run
+    return runs
 
 
 @command
@@ -59,7 +64,7 @@ def lengths(
     comparison = workflows.compare_lengths(
         run,
         outside,
-        runs=dict(map(_named, compare or [])),
+        runs=_named(compare or []),
         limit=limit,
         result_file=result,
         batch_size=batch_size,

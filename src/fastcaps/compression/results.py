@@ -47,7 +47,7 @@ class CompressionResult(Result):
         steps: all sizes that were tried, from large to small.
         rankings: accuracy after pruning by each ranking, before training.
         times: inference times of all networks that were tried.
-        seconds: total duration, with the measurement of the times.
+        seconds: duration of the call, with the measurement of the times; of the last one if the search was resumed.
     """
 
     run: str

@@ -190,7 +190,7 @@ def compress(
     """Return the smallest folded network that loses no more accuracy than allowed.
 
     Capsule types and stem maps are removed, and what is left is trained with the coefficients folded in: on the labels
-    and on the capsules of the dynamic network, with augmented training images. Each size starts from the one before.
+    and on the lengths of the dynamic network, with augmented training images. Each size starts from the one before.
     The search ends with the first size that loses too much.
 
     Args:

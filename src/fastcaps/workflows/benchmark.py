@@ -54,8 +54,6 @@ def bench(
     opened = None if run is None else open_run(run)
     if check_images is not None and opened is None:
         raise ValueError("check_images needs a trained network: give a run, or a name such as mnist")
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)  # raises before measuring if the folder can't be written to
     execution = dataclasses.replace(Execution(device="cpu"), **options)
     execution.select_device()
     settings = settings or Settings()
@@ -67,6 +65,8 @@ def bench(
     if small is not None:
         settings = dataclasses.replace(settings, compressed=_size(small, settings.config))
         network = {**(network or {}), "compressed": str(compressed)}
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)  # raises before measuring if the folder can't be written to
     settings = dataclasses.replace(settings, memory=settings.memory and can_measure_memory())
     answers = None if opened is None or check_images is None else _answers(opened, small, check_images, execution)
     with progress_bar("measuring", settings.turns) as observe:

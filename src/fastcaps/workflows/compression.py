@@ -28,7 +28,7 @@ from fastcaps.nn import CapsNet, CapsuleNetwork, FastCapsNet
 from fastcaps.nn.meta import without_weights
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.accuracy import count_correct
-from fastcaps.training.description import RunDescription
+from fastcaps.training.description import DataDescription, RunDescription
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.training.settings import HeldOut, TrainSettings
@@ -63,10 +63,9 @@ def compress(
     execution.select_device()
     model, master = source.model(), source.master(coefficients)
     settings.sizes(model.config)  # raises before anything is read or written
-    identity = _Search(weights_hash(model), master.values_hash, settings)
-    target = Run(Path(folder))
+    data, target = execution.load_data(source), Run(Path(folder))
+    identity = _Search(weights_hash(model), master.values_hash, settings, data.fingerprint)
     _check_folder(target.folder, identity, resume)
-    data = execution.load_data(source)
     job = _Job(source, target, model, master, settings, data, *_split(source, data, settings), execution.command)
     with target.locked():
         _check_folder(target.folder, identity, resume)  # another process may have been faster
@@ -103,10 +102,10 @@ def _compress(job: _Job) -> CompressionResult:
     begun, search = time.monotonic(), job.target.folder / "search"
     folded = fold(job.model, job.master)
     accuracy, whole = job.accuracy(job.model, "dynamic routing"), job.accuracy(folded, "folded")
-    seen = not job.source.settings.validation
+    seen = not job.source.settings.validation and not job.source.has_others(job.data)
     # A network that was trained on these images knows them better than others.
     test_accuracy = _test_accuracy(job.source) if seen else None
-    reference = accuracy if test_accuracy is None else min(accuracy, test_accuracy)
+    reference = accuracy if test_accuracy is None else test_accuracy
     with _Shown(job.settings.batch_size) as shown:
         compressed = compress_network(
             job.model,
@@ -130,7 +129,7 @@ def _compress(job: _Job) -> CompressionResult:
         whole_network=measured_step(folded, whole),
         met=compressed.drop <= job.settings.max_drop + 1e-9,
         reference=reference,
-        reference_images="held-out" if reference == accuracy else "test",
+        reference_images="held-out" if test_accuracy is None else "test",
         source_accuracy=accuracy,
         held_out=len(job.split[1]),
         seen=seen,
@@ -190,6 +189,7 @@ class _Search(Record):
     weights: str
     master: str
     settings: CompressSettings = field(metadata={"flat": True})
+    images: str | None = None
 
 
 def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
@@ -203,8 +203,9 @@ def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
     stored, own = flattened(_Search.load(file).to_dict()), flattened(search.to_dict())
-    # Another max_drop only changes which of the same networks is chosen.
-    different = [name for name in own if name != "max_drop" and stored.get(name) != own[name]]
+    # Another max_drop only changes where the search ends. Earlier versions did not store the images.
+    ignored = {"max_drop"} if stored["images"] is not None else {"max_drop", "images"}
+    different = [name for name in own if name not in ignored and stored.get(name) != own[name]]
     if different:
         words = "; ".join(f"{name} was {stored.get(name)}, now {own[name]}" for name in different)
         raise ValueError(f"{folder} is of another search ({words}): resume with the same, or choose another folder")
@@ -214,7 +215,7 @@ def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tupl
     """Return the training and the held-out images, those of the run if it has any, and the settings of the division."""
     own = source.settings
     validation: HeldOut = {"validation": own.validation, "seed": own.seed}
-    if not own.validation:
+    if not own.validation or source.has_others(data):
         validation = {"validation": settings.held_out_of(len(data.train)), "seed": settings.seed}
     return data.validation_split(validation["validation"], validation["seed"]), validation
 
@@ -267,7 +268,7 @@ def _write_run(job: _Job, compressed: Compressed, result: CompressionResult) -> 
     }
     about = RunDescription(
         command=result.command or "",
-        data=replace(job.source.about.data, train=len(job.split[0]), validation=result.held_out),
+        data=DataDescription.of(job.data, len(job.split[0]), result.held_out),
         settings=_train_settings(result.settings, job.validation),
         config=model.config,
         convolution=model.primary.convolution,

@@ -44,6 +44,8 @@ def compare_lengths(
     networks: dict[str, CapsuleNetwork] = {"dynamic": model, "master": fold(model, opened.master())}
     networks["uniform"] = fold(model, "uniform")
     for name, other in (runs or {}).items():
+        if name in networks:
+            raise ValueError(f"there is a row {name!r} already: give the run another name")
         networks[name] = _folded(open_run(other), model)
     others = load(str(outside), data_dir=execution.data_dir, test_only=True)
     if others.image_shape != own.image_shape:
