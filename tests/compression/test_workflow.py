@@ -103,7 +103,8 @@ def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
     with pytest.raises(ValueError, match=r"is of another search \(batch_size was 32, now 16\)"):
         workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)
     others = replace(data(), class_names=("0", "1", "2"), provenance={"kind": "generated", "train": "others"})
-    with pytest.raises(ValueError, match=r"is of another search \(images was [0-9a-f]{64}, now [0-9a-f]{64}\)"):
+    message = r"is of another search \(images was [0-9a-f]{64}, now [0-9a-f]{64}\)"
+    with pytest.warns(UserWarning, match="are not those of the training"), pytest.raises(ValueError, match=message):
         workflows.compress(source, folder, settings=SETTINGS, resume=True, data=others, threads=1)
     settings = folder / "search" / "settings.json"
     stored = json.loads(settings.read_bytes())
