@@ -42,6 +42,7 @@ def plugin(monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @given(rows)
 def test_it_is_sparsemax(logits):
     os.environ[VARIABLE] = str(PLUGIN)

@@ -39,6 +39,7 @@ def test_nothing_waits_for_torch(code):
     assert last == "[]"
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command():
     done = subprocess.run([sys.executable, "-m", "fastcaps", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"fastcaps {fastcaps.__version__}\n"

@@ -214,6 +214,7 @@ def test_route_capsules_gradcheck_and_one_sided_gradients(votes_are):
     assert gradient.shape == weight.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalization", ["max_min", "softmax"])
 def test_the_gradient_keeps_nothing_alive(normalization):
     """An output held by its own graph would be a cycle that only the collector breaks."""

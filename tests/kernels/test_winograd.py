@@ -538,6 +538,7 @@ def test_anything_but_numbers_has_ordinary_convolution():
         assert not is_plain(maps)
 
 
+@pytest.mark.slow
 def test_exports_have_two_convolutions():
     config = CapsNetConfig(stem_channels=8, capsule_types=4, lower_dimension=2)
     model = CapsNet(config).eval()

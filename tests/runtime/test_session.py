@@ -11,6 +11,7 @@ from tests.runtime.conftest import exported, some_images
 from fastcaps.runtime import load, session
 
 
+@pytest.mark.slow
 def test_it_doesnt_import_torch(model_file):
     code = f"""
 import sys

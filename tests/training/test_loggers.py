@@ -65,6 +65,7 @@ def test_loggers_finish_when_the_run_dies_and_know_what_was_done_when_it_resumes
     assert Own.lines[:2] == [f"start {tmp_path.name} 3 1", "step 2.1 of 3.3"]
 
 
+@pytest.mark.slow
 def test_lines_of_epochs_that_are_repeated_are_replaced(data, config, tmp_path):
     def die(report):
         if (report.epoch, report.step) == (2, 1):
@@ -86,6 +87,7 @@ def test_progress_is_shown_by_default(data, config, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_logger_from_a_plugin(tmp_path):
     (tmp_path / "plugin.py").write_text(
         "from fastcaps.training import Logger\n"
