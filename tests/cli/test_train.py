@@ -133,6 +133,12 @@ def test_errors_speak_of_options(argument, option):
     assert in_words_of_options(argument, {name: f"--{name.replace('_', '-')}" for name in names}) == option
 
 
+@pytest.mark.parametrize(("value", "option"), [("False", "--no-isolated"), ("True", "--isolated")])
+def test_errors_name_one_option_of_a_pair(value, option):
+    words = in_words_of_options(f"measure with isolated={value}", {"isolated": "--isolated/--no-isolated"})
+    assert words == f"measure with {option}"
+
+
 def test_a_compressed_run_is_resumed_by_another_command():
     refused = invoke("train", "--resume", "mnist-small", code=1).stderr
     assert refused.endswith("does not exist: resume the run as it was started, with fastcaps compress --resume\n")
