@@ -118,13 +118,32 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
     refit(fold(model(), "uniform"), teacher(), settings, checkpoint=file)
     metadata, tensors = read_tensors(file)
     stored = json.loads(metadata["key"])
-    del stored["margin_weight"]
+    for name in ("margin_weight", "averaging"):
+        del stored[name]
+    for name in ("rotation", "zoom"):
+        del stored["augmentation"][name]
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("average.")}
     safetensors.torch.save_file(tensors, file, metadata={**metadata, "key": json.dumps(stored)})
     resumed = refit(fold(model(), "uniform"), teacher(), settings, checkpoint=file)
     assert [row.epoch for row in resumed] == [1]
     other = RefitSettings(epochs=1, margin_weight=1.0)
     with pytest.raises(ValueError, match=r"is of another training \(margin_weight differ\)"):
         refit(fold(model(), "uniform"), teacher(), other, checkpoint=file)
+
+
+@pytest.mark.parametrize("averaging", [0.0, 0.3, 0.998])
+def test_the_result_is_an_average_over_the_last_steps(averaging):
+    network, expected, step = fold(model(), "uniform"), fold(model(), "uniform").routing.weight.double(), 0
+
+    def observe(progress):
+        nonlocal expected, step
+        keep = min(averaging, (1 + step) / (10 + step))
+        expected = keep * expected + (1 - keep) * network.routing.weight.detach().double()
+        step += 1
+
+    refit(network, teacher(), RefitSettings(epochs=3, averaging=averaging), observe=observe)
+    assert step == 15
+    torch.testing.assert_close(network.routing.weight.double(), expected, atol=1e-6, rtol=1e-6)
 
 
 def test_images_are_counted_with_those_that_the_teacher_has_not_answered(tmp_path):
@@ -196,6 +215,7 @@ def test_a_loss_that_is_not_finite_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"averaging": 1.0}, "averaging is 1.0, expected at least 0 and below 1"),
         ({"epochs": 0}, "epochs is 0, expected a whole number, at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"capsule_weight": -1.0}, "capsule_weight is -1.0, expected a number, at least 0"),

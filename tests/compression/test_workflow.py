@@ -108,7 +108,8 @@ def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
         workflows.compress(source, folder, settings=SETTINGS, resume=True, data=others, threads=1)
     settings = folder / "search" / "settings.json"
     stored = json.loads(settings.read_bytes())
-    settings.write_text(json.dumps({name: value for name, value in stored.items() if name != "images"}))
+    kept = {name: value for name, value in stored.items() if name not in ("images", "augmentation")}
+    settings.write_text(json.dumps(kept))
     workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)  # as before 0.3
     other = replace(SETTINGS, refit=RefitSettings(epochs=2))
     with pytest.raises(ValueError, match=r"is of another search \(refit\.epochs was 1, now 2\)"):
@@ -156,6 +157,19 @@ def test_a_call_that_is_refused_leaves_nothing_behind(source, tmp_path, changes,
     with pytest.raises(ValueError, match=message):
         workflows.compress(source, tmp_path / "small", settings=settings, data=data(), threads=1)
     assert not (tmp_path / "small").exists()
+
+
+def test_more_augmentation_is_part_of_the_search(source, tmp_path):
+    settings = replace(SETTINGS, types=1)
+    call = partial(workflows.compress, source, tmp_path / "small", settings=settings, data=data(), threads=1)
+    call(rotation=10.0, zoom=0.1)
+    augmentation = Run.open(tmp_path / "small").about.data.augmentation
+    assert (augmentation["shift"], augmentation["rotation"], augmentation["zoom"]) == (1, 10.0, 0.1)
+    with pytest.raises(
+        ValueError, match=r"another search \(augmentation\.rotation was 10\.0, now 0\.0; augmentation\.z"
+    ):
+        call(resume=True)
+    call(rotation=10.0, zoom=0.1, resume=True)
 
 
 def test_an_interrupted_search_says_how_to_resume(source, tmp_path, monkeypatch, capsys):

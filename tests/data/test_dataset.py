@@ -126,6 +126,8 @@ def test_a_name_goes_before_a_folder(tmp_path, monkeypatch):
         ("digits", {"test_fraction": 7.0}, r"test_fraction=7\.0 has no meaning for digits: leave"),
         ("digits", {"photographs": "x"}, r"photographs='x' has no meaning for digits"),
         ("digits", {"seed": -1}, r"seed is -1, expected at least 0"),
+        ("digits", {"rotation": 200}, r"rotation is 200, expected 0 to 180 degrees"),
+        ("digits", {"zoom": 1.5}, r"zoom is 1\.5, expected a relative change of at least 0 and below 1"),
     ],
 )
 def test_options_without_meaning(name, options, message):
@@ -150,13 +152,15 @@ def test_a_set_knows_how_it_is_loaded_again(tmp_path, monkeypatch):
         (tmp_path / "divided" / part).symlink_to(tmp_path / "own", target_is_directory=True)
     for data in (
         load("digits"),
-        load("own", seed=3, size=(24, 22)),
+        load("digits", rotation=10.0),
+        load("own", seed=3, size=(24, 22), rotation=5.0, zoom=0.1),
         load("own", test_fraction=0.4, channels=3),
         load("divided", size=10),
     ):
         monkeypatch.chdir("/")
         call = json.loads(json.dumps(data.call))
         assert load(**call).fingerprint == data.fingerprint
+        assert load(**call).augmentation == data.augmentation
         monkeypatch.chdir(tmp_path)
 
 

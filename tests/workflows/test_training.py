@@ -66,6 +66,21 @@ def test_a_data_set_from_python(run, tmp_path):
     assert resumed.history == run.history
 
 
+def test_more_augmentation_is_part_of_the_run(run, tmp_path):
+    more: dict[str, Any] = {"rotation": 10.0, "zoom": 0.1, "threads": 1, "loggers": [], "epochs": 1}
+    workflows.train(make_data(), tmp_path / "rotated", **{**TINY, **more})
+    workflows.train(make_data(), tmp_path / "finetuned", init=run.run, **more)
+    for folder in (tmp_path / "rotated", tmp_path / "finetuned"):
+        augmentation = Run.open(folder).about.data.augmentation
+        assert (augmentation["rotation"], augmentation["zoom"]) == (10.0, 0.1)
+        tables = tomllib.loads((folder / "config.toml").read_text())
+        assert (tables["data"]["rotation"], tables["data"]["zoom"]) == (10.0, 0.1)
+    workflows.train(make_data(), tmp_path / "again", config=tmp_path / "rotated" / "config.toml", loggers=[])
+    workflows.train(make_data(), tmp_path / "plain", **{**TINY, "epochs": 1, "loggers": []})
+    assert same(weights(tmp_path / "rotated"), weights(tmp_path / "again"))
+    assert not same(weights(tmp_path / "rotated"), weights(tmp_path / "plain"))
+
+
 def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
     options = {"init": run.run, "coefficients": "uniform", "threads": 1, "epochs": 1, "loggers": []}
     fixed = workflows.train(make_data(), tmp_path / "fixed", loss="cross_entropy", sharpness=5.0, **options)

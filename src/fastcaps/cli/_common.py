@@ -47,6 +47,17 @@ Data = Annotated[
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets' files.", rich_help_panel=_EXECUTION)]
 Device = Annotated[str, typer.Option(help=f"{', '.join(usable_devices())}.", rich_help_panel=_EXECUTION)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).", rich_help_panel=_EXECUTION)]
+Rotation = Annotated[
+    float | None,
+    typer.Option(min=0, max=180, help="Rotate training images at random by up to so many degrees."),
+]
+Zoom = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Change their height and width at random by up to this fraction, such as 0.1.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 P = ParamSpec("P")

@@ -12,8 +12,10 @@ from fastcaps.cli._common import (
     Data,
     DataDir,
     Json,
+    Rotation,
     RunArgument,
     Threads,
+    Zoom,
     command,
     print_result,
     this_command,
@@ -26,6 +28,10 @@ _HeldOut = Annotated[
         parser=number,
         help="Training images to hold out, or their fraction (default: those of RUN, or 5000; of few a fifth).",
     ),
+]
+
+_Views = Annotated[
+    int, typer.Option(min=1, help="Augmented versions of each training image; later epochs repeat them.")
 ]
 
 
@@ -46,9 +52,9 @@ def compress(
     ] = "energy",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training per size.")] = 6,
     learning_rate: Annotated[float, typer.Option("--learning-rate", "--lr", help="Highest learning rate.")] = 1e-3,
-    views: Annotated[
-        int, typer.Option(min=1, help="Augmented versions of each training image; later epochs repeat them.")
-    ] = 3,
+    views: _Views = 3,
+    rotation: Rotation = None,
+    zoom: Zoom = None,
     held_out: _HeldOut = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per step.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="Seed of held-out images, order and augmentation.")] = 0,
@@ -84,6 +90,8 @@ def compress(
         refit=RefitSettings(epochs=epochs, learning_rate=learning_rate),
         **without_none(held_out=held_out),
     )
-    options = without_none(coefficients=coefficients, data=data, data_dir=data_dir, threads=threads)
+    options = without_none(
+        coefficients=coefficients, rotation=rotation, zoom=zoom, data=data, data_dir=data_dir, threads=threads
+    )
     result = workflows.compress(run, out, settings=settings, resume=resume, command=this_command(), **options)
     print_result(result, as_json, next_command=f"fastcaps evaluate {out}; fastcaps export {out} {out}.onnx")

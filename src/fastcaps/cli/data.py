@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fastcaps._extras import require
-from fastcaps._result import plain
-from fastcaps.cli._common import DataDir, Json, command, print_json, print_table
+from fastcaps._result import plain, without_none
+from fastcaps.cli._common import DataDir, Json, Rotation, Zoom, command, print_json, print_table
 
 if TYPE_CHECKING:
     from fastcaps.data.catalog import Catalog
@@ -69,6 +69,8 @@ def preview(
     photographs: Annotated[
         Path | None, typer.Option(help="Folder of photographs for the backgrounds of background_mnist.")
     ] = None,
+    rotation: Rotation = None,
+    zoom: Zoom = None,
 ) -> None:
     """Write a picture of labeled images.
 
@@ -77,7 +79,9 @@ def preview(
     require("fastcaps data preview", "torch")
     from fastcaps import workflows
 
-    options = {"data_dir": data_dir, "photographs": photographs}
+    if not augmented and (rotation is not None or zoom is not None):
+        raise typer.BadParameter("--rotation and --zoom change training images only: give --augmented, too")
+    options = without_none(data_dir=data_dir, photographs=photographs, rotation=rotation, zoom=zoom)
     typer.echo(workflows.preview(name, out, count=count, augmented=augmented, seed=seed, **options))
 
 

@@ -1,5 +1,6 @@
 """Training of a folded network: its convolutions and its folded matrix learn the labels and the teacher's capsules."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -16,11 +17,14 @@ from fastcaps._files import write_atomically
 from fastcaps._json import parse_json
 from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.compression.teacher import Lesson, Teacher
+from fastcaps.data import Augmentation
 from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss, margin_loss
 from fastcaps.nn import CapsuleOutput, FastCapsNet
 
 # Maximum number of warmup steps, and number of training steps from which on the learning rate is not reduced.
 _MAX_WARMUP, _FULL_RATE_STEPS = 100, 1_000
+# Larger for a shorter average in the first steps.
+_AVERAGING_WARMUP = 10
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -28,12 +32,16 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class RefitSettings:
     """Settings of the training of a pruned network: Adam, with a warmup and a linear decay of the learning rate to 0.
 
+    The result has averaged weights: an exponential moving average over the last steps.
+
     With fewer than 1,000 steps the learning rate is multiplied by ``sqrt(steps / 1000)``: few images can't repair what
     large first steps destroy.
 
     Attributes:
         epochs: passes over the training images.
         learning_rate: highest learning rate of Adam.
+        averaging: share of the former average that every step keeps, such as 0.998; less in the first steps. 0 for the
+            weights of the last step.
         sharpness: factor of the lengths in both losses of the lengths.
         label_weight: weight of the cross-entropy with the labels.
         margin_weight: weight of the margin loss with the labels.
@@ -43,6 +51,7 @@ class RefitSettings:
 
     epochs: int = 6
     learning_rate: float = 1e-3
+    averaging: float = 0.998
     sharpness: float = 20.0
     label_weight: float = 1.0
     margin_weight: float = 0.0
@@ -56,6 +65,8 @@ class RefitSettings:
         for name in ("learning_rate", "sharpness"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"averaging is {self.averaging!r}, expected at least 0 and below 1")
         weights = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if "weight" in field.name
         }
@@ -69,6 +80,10 @@ class RefitSettings:
         """Return the learning rate of a step, counted from 0, in a training of ``steps`` steps."""
         warmup = min(1.0, (step + 1) / (1 + min(_MAX_WARMUP, steps // 5)))
         return self.learning_rate * min(1.0, math.sqrt(steps / _FULL_RATE_STEPS)) * warmup * (1 - step / steps)
+
+    def kept_average(self, step: int) -> float:
+        """Return the share of the former average that a step, counted from 0, keeps."""
+        return min(self.averaging, (1 + step) / (_AVERAGING_WARMUP + step))
 
     def loss(self, output: CapsuleOutput, lesson: Lesson) -> Tensor:
         """Return the loss of a batch."""
@@ -139,18 +154,22 @@ def refit(
     optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
     key = {**teacher.key, **dataclasses.asdict(settings)}
     best = {name: weight.detach().clone() for name, weight in trained.items()}
-    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, optimizer, best)
+    averaged = copy.deepcopy(network).requires_grad_(False).eval()
+    averages = {name: weight for name, weight in averaged.named_parameters() if name in trained}
+    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, averages, optimizer, best)
     position = _Position(best=accuracy) if file is None or not file.path.is_file() else file.load()
     steps = teacher.steps
     while position.epoch < settings.epochs:
         for lesson in teacher.lessons(position.epoch, position.step):
-            rate = settings.rate(position.epoch * steps + position.step, settings.epochs * steps)
+            step = position.epoch * steps + position.step
+            rate = settings.rate(step, settings.epochs * steps)
             position.add(*_step(network, optimizer, lesson, settings, rate), len(lesson.labels))
+            _average(trained, averages, settings.kept_average(step))
             observe(position.progress(settings.epochs, steps))
             if file is not None and position.step % checkpoint_every == 0 and position.step < steps:
                 file.save(position)
-        if position.close_epoch(evaluate(network.eval()) if evaluate else None):
-            _copy(trained, best)
+        if position.close_epoch(evaluate(averaged) if evaluate else None):
+            _copy(averages, best)
         if file is not None:
             file.save(position)
     network.requires_grad_(False).eval()
@@ -162,6 +181,12 @@ def refit(
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, weight in source.items():
         target[name].copy_(weight)
+
+
+@torch.no_grad()
+def _average(weights: Mapping[str, Tensor], averages: Mapping[str, Tensor], keep: float) -> None:
+    for name, weight in weights.items():
+        averages[name].lerp_(weight, 1 - keep)
 
 
 def _step(
@@ -218,16 +243,18 @@ class _Position:
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The file that a training resumes from: current weights, best weights, moments of Adam, position."""
+    """The file that a training resumes from: current, averaged and best weights, moments of Adam, position."""
 
     path: Path
     key: dict[str, Any]
     weights: dict[str, torch.nn.Parameter]
+    averages: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.Adam
     best: dict[str, Tensor]
 
     def save(self, position: _Position) -> None:
         tensors = {f"model.{name}": weight.detach().contiguous() for name, weight in self.weights.items()}
+        tensors |= {f"average.{name}": weight.contiguous() for name, weight in self.averages.items()}
         tensors |= {f"best.{name}": weight.contiguous() for name, weight in self.best.items()}
         for name, moments in zip(self.weights, self.optimizer.state_dict()["state"].values(), strict=True):
             tensors |= {f"adam.{moment}.{name}": moments[moment].contiguous() for moment in _MOMENTS}
@@ -240,6 +267,7 @@ class _Checkpoint:
         stored = parse_json(metadata.get("key", ""), dict[str, Any], f"{self.path}: key")
         # A setting that an earlier version did not have was at its default.
         stored = dataclasses.asdict(RefitSettings()) | stored
+        stored["augmentation"] = Augmentation.from_dict(stored.get("augmentation", {})).to_dict()
         different = [name for name, value in json.loads(json.dumps(self.key)).items() if stored.get(name) != value]
         if different:
             words = ", ".join(different)
@@ -250,9 +278,15 @@ class _Checkpoint:
         moments = {f"adam.{moment}.{name}": weight for name, weight in self.weights.items() for moment in _MOMENTS[1:]}
         steps = {f"adam.step.{name}": torch.tensor(0.0) for name in self.weights}
         values = {f"model.{name}": weight for name, weight in self.weights.items()}
+        # Earlier versions did not average the weights.
+        tensors = {
+            f"average.{name}": tensors[f"model.{name}"] for name in self.weights if f"model.{name}" in tensors
+        } | tensors
+        averages = {f"average.{name}": weight for name, weight in self.averages.items()}
         best = {f"best.{name}": weight for name, weight in self.best.items()}
-        check_tensors(self.path, values | best | moments | steps, tensors)
-        _copy({name: tensors[name] for name in (values | best)}, values | best)
+        current = values | averages | best
+        check_tensors(self.path, current | moments | steps, tensors)
+        _copy({name: tensors[name] for name in current}, current)
         state = {
             number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
             for number, name in enumerate(self.weights)

@@ -1,21 +1,23 @@
 """Augmentation: random changes of images in training, and a center crop in testing.
 
-Plain PyTorch on whole batches. The random changes of an image are determined by five uniform numbers. `augment` draws
+Plain PyTorch on whole batches. The random changes of an image are determined by eight uniform numbers. `augment` draws
 them from a generator, `fastcaps.data.batches` derives them from seed, epoch and step, so that they are reproducible.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import affine_grid, grid_sample, pad
 
 from fastcaps._result import Record
 
-# Uniform numbers per image: vertical shift, horizontal shift, flip, brightness, contrast.
-CHANCES = 5
+# Uniform numbers per image: vertical shift, horizontal shift, flip, brightness, contrast; and, drawn after those of all
+# images, rotation, vertical zoom, horizontal zoom.
+_CHANCES, _RESAMPLING_CHANCES = 5, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Augmentation(Record):
         flip: whether to mirror half of the images horizontally.
         brightness: largest change, added to all pixels.
         contrast: largest relative change of the distance from the mean of a channel.
+        rotation: largest rotation in degrees, in both directions, about the middle of the image.
+        zoom: largest relative change of height and of width, such as 0.1 for 90 to 110 %.
     """
 
     shift: int = 0
@@ -37,6 +41,8 @@ class Augmentation(Record):
     flip: bool = False
     brightness: float = 0.0
     contrast: float = 0.0
+    rotation: float = 0.0
+    zoom: float = 0.0
 
     def __post_init__(self) -> None:
         """Convert lists from JSON to tuples, then check all values."""
@@ -53,6 +59,10 @@ class Augmentation(Record):
         for name in ("brightness", "contrast"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected 0 to 1")
+        if not 0 <= self.rotation <= 180:
+            raise ValueError(f"rotation is {self.rotation!r}, expected 0 to 180 degrees")
+        if not 0 <= self.zoom < 1:
+            raise ValueError(f"zoom is {self.zoom!r}, expected a relative change of at least 0 and below 1")
 
     @classmethod
     def shifting(cls, height: int, width: int, fill: str) -> Self:
@@ -65,12 +75,24 @@ class Augmentation(Record):
         Returns:
             ``(b c h' w')`` of the size of the crop, float32 between 0 and 1.
         """
-        chances = torch.rand(len(images), CHANCES, dtype=torch.float64, generator=generator)
-        return self.apply(images, chances)
+        shapes = self.chance_shapes(len(images))
+        parts = [torch.rand(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+        return self.apply(images, torch.cat(parts, 1))
+
+    def chance_shapes(self, count: int) -> list[tuple[int, int]]:
+        """Return the shapes of the uniform numbers to draw for images, and to concatenate for `apply`."""
+        return [(count, _CHANCES), (count, _RESAMPLING_CHANCES)] if self.resamples else [(count, _CHANCES)]
+
+    @property
+    def resamples(self) -> bool:
+        """Whether images are rotated or zoomed."""
+        return bool(self.rotation or self.zoom)
 
     def apply(self, images: Tensor, chances: Tensor) -> Tensor:
-        """Augment images with given uniform numbers ``(b 5)``, on any device."""
+        """Augment images with given uniform numbers ``(b 5)``, or ``(b 8)`` to rotate or zoom, on any device."""
         h, w = self._checked(images)
+        if self.resamples and len(images):
+            images = self._resampled(images, chances[:, _CHANCES:])
         # Not every device has float64, so only values derived from the numbers are moved to the device.
         device = images.device
         if self.shift:
@@ -119,6 +141,20 @@ class Augmentation(Record):
                 "make it smaller or the images larger"
             )
         return h, w
+
+    def _resampled(self, images: Tensor, chances: Tensor) -> Tensor:
+        """Rotate and zoom images by uniform numbers ``(b 3)``, with bilinear interpolation."""
+        spread = 2 * chances - 1
+        angle = spread[:, 0] * math.radians(self.rotation)
+        (zoom_y, zoom_x), (h, w) = (1 + self.zoom * spread[:, 1:]).unbind(1), images.shape[2:]
+        cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+        # From a place in the result to its place in the image. Both are in units of half a side.
+        x = torch.stack((cos / zoom_x, -sin * (h / w) / zoom_x, zero), 1)
+        y = torch.stack((sin * (w / h) / zoom_y, cos / zoom_y, zero), 1)
+        places = torch.stack((x, y), 1).float().to(images.device)
+        grid = affine_grid(places, list(images.shape), align_corners=False)
+        mode = "zeros" if self.fill == "zero" else "border"
+        return grid_sample(as_float(images), grid, padding_mode=mode, align_corners=False)
 
     @staticmethod
     def _spread(chances: Tensor, largest: float) -> Tensor:

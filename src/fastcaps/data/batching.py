@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastcaps.data.augment import CHANCES, Augmentation
+from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import Split
 
 # Separate the random numbers of the order from those of the augmentation.
@@ -101,7 +101,7 @@ def _generate(
         count, mine, indices = share(step)
         if isinstance(view, Augmentation):
             random = np.random.default_rng([_CHANCES, seed or 0, epoch, step])
-            chances = torch.from_numpy(random.random((count, CHANCES)))
+            chances = torch.from_numpy(np.hstack([random.random(shape) for shape in view.chance_shapes(count)]))
             yield view.apply(images, chances[mine]), split.labels[indices]
         else:
             yield view(images), split.labels[indices]

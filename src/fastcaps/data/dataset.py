@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, Unpack, final
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from fastcaps._progress import progress_bar
 from fastcaps.data import arrays
 from fastcaps.data.augment import Augmentation
-from fastcaps.data.options import LoadCall
+from fastcaps.data.options import AugmentationOptions, LoadCall
 from fastcaps.distributed import current
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.pictures import edge_brightness
@@ -297,6 +297,13 @@ class DataSet:
         numbers = torch.tensor([list(class_names).index(name) for name in self.class_names])
         train, test = (part.relabeled(numbers[part.labels]) for part in (self.train, self.test))
         return dataclasses.replace(self, class_names=tuple(class_names), train=train, test=test)
+
+    def augmented(self, **changes: Unpack[AugmentationOptions]) -> Self:
+        """Return the same images with more augmentation in training, such as ``rotation=10, zoom=0.1``."""
+        if not changes:
+            return self
+        call: LoadCall | None = None if self.call is None else {**self.call, **changes}
+        return dataclasses.replace(self, augmentation=dataclasses.replace(self.augmentation, **changes), call=call)
 
     def config(self, **changes: Any) -> CapsNetConfig:
         """Return the configuration of a network for these images: the paper's network if there is one for them.

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fastcaps._download import cache_dir
+from fastcaps._result import without_none
 from fastcaps.data import amat, cifar10, digits, files, folder, idx, variants
 from fastcaps.data.augment import Augmentation
 from fastcaps.data.dataset import DataSet, Split
@@ -31,6 +32,8 @@ def load(
     seed: int = 0,
     photographs: str | Path | None = None,
     test_only: bool = False,
+    rotation: float | None = None,
+    zoom: float | None = None,
     **options: Unpack[FolderOptions],
 ) -> DataSet:
     """Return a data set by its name, or of a folder of images.
@@ -45,10 +48,14 @@ def load(
         photographs: folder of photographs for the backgrounds of ``background_mnist``.
         test_only: leave the training part empty where the test images can be read without it. The test images of
             MNIST come with the package.
+        rotation: rotate training images at random by up to so many degrees, besides the augmentation of the set.
+        zoom: change their height and width at random by up to this fraction, such as 0.1.
         options: ``test_fraction``, ``size``, ``channels`` and ``skip_broken`` for a folder, see `FolderOptions`.
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, expected at least 0")
+    more = without_none(rotation=rotation, zoom=zoom)
+    Augmentation(**more)  # raises before anything is read
     if str(name_or_folder).replace("-", "_") not in SETS and Path(name_or_folder).expanduser().is_dir():
         _refuse("a folder of images", photographs=photographs)
         own = Path(name_or_folder).expanduser().resolve()
@@ -62,7 +69,7 @@ def load(
         }
         if "skip_broken" in options:
             call["skip_broken"] = options["skip_broken"]
-        return dataclasses.replace(data, call=call)
+        return dataclasses.replace(data, call=call).augmented(**more)
     entry = named(str(name_or_folder))
     _refuse(entry.name, **{**options, "skip_broken": options.get("skip_broken") or None})
     if entry.name != "background_mnist":
@@ -71,7 +78,7 @@ def load(
     call = {"name_or_folder": entry.name, "seed": seed}
     if photographs is not None:
         call["photographs"] = str(Path(photographs).expanduser().resolve())
-    return dataclasses.replace(data, call=call)
+    return dataclasses.replace(data, call=call).augmented(**more)
 
 
 def load_named(

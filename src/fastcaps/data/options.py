@@ -3,6 +3,18 @@
 from typing import TypedDict
 
 
+class AugmentationOptions(TypedDict, total=False):
+    """Keyword arguments of `fastcaps.data.load` that add to the augmentation of a set.
+
+    Attributes:
+        rotation: largest rotation of training images in degrees.
+        zoom: largest relative change of their height and width.
+    """
+
+    rotation: float
+    zoom: float
+
+
 class FolderOptions(TypedDict, total=False):
     """Keyword arguments of `fastcaps.data.load` for folders of images.
 
@@ -21,7 +33,7 @@ class FolderOptions(TypedDict, total=False):
     skip_broken: bool
 
 
-class LoadCall(FolderOptions, total=False):
+class LoadCall(FolderOptions, AugmentationOptions, total=False):
     """Arguments with which `fastcaps.data.load` returns a data set again, without ``data_dir``.
 
     Attributes:

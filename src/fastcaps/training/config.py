@@ -59,6 +59,8 @@ class DataOptions(ShortRepr):
         seed: seed of generated images, and of the choice of test images in a folder.
         photographs: folder of photographs for the backgrounds of background_mnist.
         skip_broken: leave out the files of a folder that can't be decoded, and name them.
+        rotation: rotate training images at random by up to so many degrees.
+        zoom: change height and width of training images at random by up to this fraction, such as 0.1.
         data_dir: folder that has the files of the data sets.
     """
 
@@ -69,6 +71,8 @@ class DataOptions(ShortRepr):
     seed: int | None = field(default=None, metadata=_FILE_ONLY)
     photographs: str | None = field(default=None, metadata=_FILE_ONLY)
     skip_broken: bool | None = None
+    rotation: float | None = None
+    zoom: float | None = None
     data_dir: str | None = None
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from fastcaps._files import json_bytes, recover, write_atomically
 from fastcaps._machine import Machine
 from fastcaps._progress import progress_bar, say
-from fastcaps._result import Record, flattened
+from fastcaps._result import Record, flattened, without_none
 from fastcaps.analysis.figures import figure_bytes
 from fastcaps.benchmark.size_figure import size_figure
 from fastcaps.benchmark.sizes import time_networks
@@ -21,7 +21,7 @@ from fastcaps.compression import Compressed, CompressSettings, Observer, Size
 from fastcaps.compression import compress as compress_network
 from fastcaps.compression.results import CompressionResult
 from fastcaps.compression.search import measured_step
-from fastcaps.data import DataSet, Split
+from fastcaps.data import Augmentation, DataSet, Split
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn import CapsNet, CapsuleNetwork, FastCapsNet
@@ -44,6 +44,8 @@ def compress(
     settings: CompressSettings | None = None,
     coefficients: str | Path | None = None,
     resume: bool = False,
+    rotation: float | None = None,
+    zoom: float | None = None,
     **options: Unpack[ExecutionOptions],
 ) -> CompressionResult:
     """Compress the network of a run into a run folder of its own.
@@ -56,6 +58,8 @@ def compress(
         settings: settings of the search.
         coefficients: a file of master coefficients, instead of the run's own.
         resume: whether to resume where an earlier call with the same settings stopped.
+        rotation: rotate training images at random by up to so many degrees, besides the augmentation of the run.
+        zoom: change their height and width at random by up to this fraction, such as 0.1.
         options: see `ExecutionOptions`; the device is the CPU, and the batch size that of the settings.
     """
     source, settings = open_run(run), settings or CompressSettings()
@@ -63,8 +67,10 @@ def compress(
     execution.select_device()
     model, master = source.model(), source.master(coefficients)
     settings.sizes(model.config)  # raises before anything is read or written
-    data, target = execution.load_data(source), Run(Path(folder))
-    identity = _Search(weights_hash(model), master.values_hash, settings, data.fingerprint)
+    more = without_none(rotation=rotation, zoom=zoom)
+    Augmentation(**more)
+    data, target = execution.load_data(source).augmented(**more), Run(Path(folder))
+    identity = _Search(weights_hash(model), master.values_hash, settings, data.fingerprint, data.augmentation)
     _check_folder(target.folder, identity, resume)
     job = _Job(source, target, model, master, settings, data, *_split(source, data, settings), execution.command)
     with target.locked():
@@ -184,12 +190,13 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _Search(Record):
-    """What must be the same to resume a search: hashes of weights and coefficients, and the settings."""
+    """What must be the same to resume a search: weights, coefficients and images by their hashes, and the settings."""
 
     weights: str
     master: str
     settings: CompressSettings = field(metadata={"flat": True})
     images: str | None = None
+    augmentation: Augmentation | None = None
 
 
 def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
@@ -202,10 +209,12 @@ def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
         return
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
-    stored, own = flattened(_Search.load(file).to_dict()), flattened(search.to_dict())
-    # Another max_drop only changes where the search ends. Earlier versions did not store the images.
-    ignored = {"max_drop"} if stored["images"] is not None else {"max_drop", "images"}
-    different = [name for name in own if name not in ignored and stored.get(name) != own[name]]
+    former = _Search.load(file)
+    # Earlier versions did not store the images and their augmentation.
+    unknown: dict[str, Any] = {name: None for name in ("images", "augmentation") if getattr(former, name) is None}
+    stored, own = flattened(former.to_dict()), flattened(replace(search, **unknown).to_dict())
+    # Another max_drop only changes where the search ends.
+    different = [name for name in own if name != "max_drop" and stored.get(name) != own[name]]
     if different:
         words = "; ".join(f"{name} was {stored.get(name)}, now {own[name]}" for name in different)
         raise ValueError(f"{folder} is of another search ({words}): resume with the same, or choose another folder")

@@ -2,9 +2,11 @@
 
 import io
 from pathlib import Path
+from typing import Unpack
 
 from fastcaps._files import write_atomically
 from fastcaps.data import DataSet, load
+from fastcaps.data.options import AugmentationOptions
 from fastcaps.data.preview import preview as draw
 
 
@@ -17,6 +19,7 @@ def preview(
     seed: int = 0,
     data_dir: str | Path | None = None,
     photographs: str | Path | None = None,
+    **augmentation: Unpack[AugmentationOptions],
 ) -> Path:
     """Write a picture of labeled training images, and return its path.
 
@@ -28,8 +31,10 @@ def preview(
         seed: of what is generated, and of the augmentation.
         data_dir: folder of the data sets' files.
         photographs: folder of photographs for the backgrounds of background_mnist.
+        augmentation: ``rotation`` and ``zoom`` of augmented images, besides the augmentation of the set.
     """
     images = data if isinstance(data, DataSet) else load(data, data_dir=data_dir, seed=seed, photographs=photographs)
+    images = images.augmented(**augmentation)
     path = Path(f"{images.name}.png" if out is None else out)
     buffer = io.BytesIO()
     draw(images, count, augmented=augmented, seed=seed).save(buffer, "PNG")

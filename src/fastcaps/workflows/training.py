@@ -144,7 +144,8 @@ class _Preparation:
         self.config, self.resume = config, resume
         self.device = select_device(config.run.device, config.run.threads)
         self.start = self._start()
-        self.data = self._data(data)
+        more = without_none(rotation=config.data.rotation, zoom=config.data.zoom)
+        self.data = self._data(data).augmented(**more)
         self.settings = self._settings()
         self.model = self._model()
         self.master = self._coefficients()
