@@ -215,7 +215,7 @@ def test_a_loss_that_is_not_finite_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"averaging": 1.0}, "averaging is 1.0, expected at least 0 and below 1"),
+        ({"averaging": 1.0}, "averaging is 1.0, expected a share of at least 0 and below 1"),
         ({"epochs": 0}, "epochs is 0, expected a whole number, at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
         ({"capsule_weight": -1.0}, "capsule_weight is -1.0, expected a number, at least 0"),

@@ -1,6 +1,5 @@
 """Training of a folded network: its convolutions and its folded matrix learn the labels and the teacher's capsules."""
 
-import copy
 import dataclasses
 import json
 import math
@@ -20,11 +19,10 @@ from fastcaps.compression.teacher import Lesson, Teacher
 from fastcaps.data import Augmentation
 from fastcaps.functional import capsule_distillation_loss, cross_entropy_loss, length_distillation_loss, margin_loss
 from fastcaps.nn import CapsuleOutput, FastCapsNet
+from fastcaps.nn.averaging import WeightAverage
 
 # Maximum number of warmup steps, and number of training steps from which on the learning rate is not reduced.
 _MAX_WARMUP, _FULL_RATE_STEPS = 100, 1_000
-# Larger for a shorter average in the first steps.
-_AVERAGING_WARMUP = 10
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -66,7 +64,7 @@ class RefitSettings:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
         if not 0 <= self.averaging < 1:
-            raise ValueError(f"averaging is {self.averaging!r}, expected at least 0 and below 1")
+            raise ValueError(f"averaging is {self.averaging!r}, expected a share of at least 0 and below 1")
         weights = {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if "weight" in field.name
         }
@@ -80,10 +78,6 @@ class RefitSettings:
         """Return the learning rate of a step, counted from 0, in a training of ``steps`` steps."""
         warmup = min(1.0, (step + 1) / (1 + min(_MAX_WARMUP, steps // 5)))
         return self.learning_rate * min(1.0, math.sqrt(steps / _FULL_RATE_STEPS)) * warmup * (1 - step / steps)
-
-    def kept_average(self, step: int) -> float:
-        """Return the share of the former average that a step, counted from 0, keeps."""
-        return min(self.averaging, (1 + step) / (_AVERAGING_WARMUP + step))
 
     def loss(self, output: CapsuleOutput, lesson: Lesson) -> Tensor:
         """Return the loss of a batch."""
@@ -154,8 +148,8 @@ def refit(
     optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
     key = {**teacher.key, **dataclasses.asdict(settings)}
     best = {name: weight.detach().clone() for name, weight in trained.items()}
-    averaged = copy.deepcopy(network).requires_grad_(False).eval()
-    averages = {name: weight for name, weight in averaged.named_parameters() if name in trained}
+    average = WeightAverage(network, settings.averaging)
+    averages = {name: average.state[name] for name in trained}
     file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, averages, optimizer, best)
     position = _Position(best=accuracy) if file is None or not file.path.is_file() else file.load()
     steps = teacher.steps
@@ -164,11 +158,13 @@ def refit(
             step = position.epoch * steps + position.step
             rate = settings.rate(step, settings.epochs * steps)
             position.add(*_step(network, optimizer, lesson, settings, rate), len(lesson.labels))
-            _average(trained, averages, settings.kept_average(step))
+            average.update(step)
             observe(position.progress(settings.epochs, steps))
             if file is not None and position.step % checkpoint_every == 0 and position.step < steps:
                 file.save(position)
-        if position.close_epoch(evaluate(averaged) if evaluate else None):
+        with average.applied():
+            held_out_accuracy = evaluate(network.eval()) if evaluate else None
+        if position.close_epoch(held_out_accuracy):
             _copy(averages, best)
         if file is not None:
             file.save(position)
@@ -181,12 +177,6 @@ def refit(
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, weight in source.items():
         target[name].copy_(weight)
-
-
-@torch.no_grad()
-def _average(weights: Mapping[str, Tensor], averages: Mapping[str, Tensor], keep: float) -> None:
-    for name, weight in weights.items():
-        averages[name].lerp_(weight, 1 - keep)
 
 
 def _step(
@@ -248,7 +238,7 @@ class _Checkpoint:
     path: Path
     key: dict[str, Any]
     weights: dict[str, torch.nn.Parameter]
-    averages: dict[str, torch.nn.Parameter]
+    averages: dict[str, Tensor]
     optimizer: torch.optim.Adam
     best: dict[str, Tensor]
 

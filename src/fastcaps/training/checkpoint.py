@@ -18,6 +18,7 @@ from fastcaps._json import parse_json
 from fastcaps._result import Record, plain
 from fastcaps._tensors import check_tensors, read_tensors
 from fastcaps.data import Augmentation
+from fastcaps.nn.averaging import WeightAverage
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.settings import TrainSettings, renamed
@@ -127,7 +128,14 @@ class RunIdentity(Record):
         return {name: value for name, value in super().to_dict().items() if name not in without_influence}
 
 
-def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progress: Progress, run: RunIdentity) -> None:
+def save(
+    path: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Adam,
+    progress: Progress,
+    run: RunIdentity,
+    average: WeightAverage | None = None,
+) -> None:
     """Write a checkpoint atomically.
 
     Args:
@@ -136,18 +144,26 @@ def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, progre
         optimizer: Adam with its moments.
         progress: progress of the run.
         run: what must be the same to resume from this checkpoint.
+        average: average of the weights, if there is one.
     """
     names = [name for name, _ in model.named_parameters()]
     tensors = {f"model.{name}": tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     for number, moments in optimizer.state_dict()["state"].items():
         for moment in _MOMENTS:
             tensors[f"adam.{moment}.{names[number]}"] = moments[moment].detach().cpu().contiguous()
+    tensors |= {} if average is None else {f"average.{name}": t.cpu().contiguous() for name, t in average.state.items()}
     metadata = {"kind": _KIND, "run": json.dumps(run.to_dict()), "progress": json.dumps(progress.to_dict())}
     write_atomically({path: safetensors.torch.save(tensors, metadata=metadata)})
 
 
-def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: RunIdentity) -> Progress:
-    """Load weights and moments of a checkpoint of the same run, and return its progress."""
+def load(
+    path: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Adam,
+    run: RunIdentity,
+    average: WeightAverage | None = None,
+) -> Progress:
+    """Load weights, their average and moments of a checkpoint of the same run, and return its progress."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: there is nothing to resume, start the run without resume=True")
     metadata, tensors = read_tensors(path)
@@ -160,7 +176,10 @@ def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Adam, run: R
     expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     expected |= {f"adam.step.{name}": torch.zeros(()) for name in moments}
     expected |= {f"adam.{moment}.{name}": moments[name] for name in moments for moment in _MOMENTS[1:]}
-    check_tensors(path, expected, tensors)
+    averages = {} if average is None else {f"average.{name}": tensor for name, tensor in average.state.items()}
+    check_tensors(path, expected | averages, tensors)
+    for name, tensor in averages.items():
+        tensor.copy_(tensors[name])
     model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
     state: dict[int, dict[str, Tensor]] = {
         number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}

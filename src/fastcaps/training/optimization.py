@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import final
 
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fastcaps.distributed import World
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet
+from fastcaps.nn.averaging import WeightAverage
 from fastcaps.training.objective import Objective
 from fastcaps.training.settings import TrainSettings
 
@@ -46,12 +47,14 @@ class Optimization:
 
     Attributes:
         adam: the optimizer.
+        average: average of the weights; None without averaging.
     """
 
     def __init__(self, model: CapsNet, settings: TrainSettings, world: World) -> None:
         self.adam = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
         self._model, self._settings, self._world = model, settings, world
         self._objective: nn.Module = Objective(model, settings)
+        self.average = WeightAverage(model, settings.averaging) if settings.averaging else None
 
     def distribute(self) -> None:
         """Average gradients over all processes from now on."""
@@ -68,6 +71,14 @@ class Optimization:
             fresh.routing.reset_parameters(master.values)
             self._model.load_state_dict(fresh.state_dict())
         self.adam = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate, fused=True)
+        if self.average is not None:
+            self.average = WeightAverage(self._model, self._settings.averaging)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give the network its averaged weights for a while, if there are any."""
+        with nullcontext() if self.average is None else self.average.applied():
+            yield
 
     def step(self, batch: tuple[Tensor, Tensor], total: int, rate: float, fixed: Tensor | None, stopped: bool) -> Step:
         """Take one step.

@@ -52,12 +52,18 @@ class Schedule:
 
     def rate(self, epoch: int, step: int) -> float:
         """Return the learning rate of a step."""
+        return self.settings.rate(self.done(epoch, step), sum(self.steps(k) for k in self._same_weights(epoch)))
+
+    def done(self, epoch: int, step: int) -> int:
+        """Return the number of steps before a step, since the weights were initialized."""
+        return sum(self.steps(k) for k in self._same_weights(epoch) if k < epoch) + step
+
+    def _same_weights(self, epoch: int) -> range:
+        """Return the epochs before and after an epoch between which weights are not drawn anew."""
         epochs = range(self.settings.epochs)
-        if self.settings.reinit:
-            # New weights restart the schedule of the learning rate.
-            epochs = epochs[: self.dynamic_epochs] if epoch < self.dynamic_epochs else epochs[self.dynamic_epochs :]
-        done = sum(self.steps(k) for k in epochs if k < epoch) + step
-        return self.settings.rate(done, sum(self.steps(k) for k in epochs))
+        if not self.settings.reinit:
+            return epochs
+        return epochs[: self.dynamic_epochs] if epoch < self.dynamic_epochs else epochs[self.dynamic_epochs :]
 
     def images_left(self, epoch: int, step: int) -> int:
         """Return the number of images that are left to train on before a step."""

@@ -53,6 +53,8 @@ class TrainSettings(ShortRepr, Record):
         learning_rate: highest learning rate of Adam.
         final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
         decay: how the learning rate gets there: exponential, linear, or cosine, which stays high for longer.
+        averaging: share of the average of the weights that every step keeps, such as 0.999; the average is validated,
+            tested and saved (default: 0, the weights themselves).
         warmup: steps over which the learning rate rises, at most a third of all (default: 100, or by data set).
         validation: fraction of the training images to hold out, or their number (default: none).
         test_every: epochs between evaluations on the test images, which decide nothing; 0 for never.
@@ -77,6 +79,7 @@ class TrainSettings(ShortRepr, Record):
     learning_rate: float = 1e-3
     final_rate: float = 0.02
     decay: Decay = "exponential"
+    averaging: float = 0.0
     warmup: int = 100
     validation: float | int = 0
     test_every: int = 0
@@ -125,6 +128,8 @@ class TrainSettings(ShortRepr, Record):
                 "expected 0 ≤ negative < positive ≤ 1"
             )
         self._check_validation()
+        if not 0 <= self.averaging < 1:
+            raise ValueError(f"averaging is {self.averaging!r}, expected a share of at least 0 and below 1")
         if not 0 < self.dynamic_fraction <= 1:
             raise ValueError(f"dynamic_fraction is {self.dynamic_fraction!r}, expected a part above 0, at most 1")
         if self.routing_only and self.reinit:

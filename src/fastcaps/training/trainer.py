@@ -189,7 +189,9 @@ class Trainer:
             if self.run.about_file.is_file():
                 # The command that started the run.
                 self._about |= without_none(command=self.run.about.command, extended=self.run.about.extended)
-            self.progress = checkpoint.load(self.run.checkpoint_file, self.model, self._optimization.adam, identity)
+            self.progress = checkpoint.load(
+                self.run.checkpoint_file, self.model, self._optimization.adam, identity, self._optimization.average
+            )
             if self.progress.accumulated is not None:
                 self.master = self.run.master(self.run.master_file)
             self._note_extension()
@@ -248,9 +250,10 @@ class Trainer:
             if stopped.is_set():
                 raise KeyboardInterrupt
 
-        self.master = accumulate_between_epochs(
-            self.model, images, self.data, self.settings, progress.epoch, self.master, observe
-        )
+        with self._optimization.averaged():
+            self.master = accumulate_between_epochs(
+                self.model, images, self.data, self.settings, progress.epoch, self.master, observe
+            )
         if progress.epoch == self.schedule.dynamic_epochs:
             # The best accuracy with dynamic routing is not comparable with that of the epochs that follow.
             progress.best = None
@@ -288,6 +291,8 @@ class Trainer:
                 self.fixed,
                 stopped.is_set(),
             )
+            if self._optimization.average is not None:
+                self._optimization.average.update(self.schedule.done(progress.epoch, progress.step))
             images_left -= step.images
             progress.add(step.loss, step.correct, step.images)
             progress.saturated = self._optimization.check_step(step, progress.saturated, progress.where)
@@ -308,12 +313,13 @@ class Trainer:
         progress = self.progress
         # Save first: measuring may take longer than a batch system waits for a job to stop.
         self._save()
-        metrics = self._measure_epoch()
-        progress.close_epoch(metrics)
-        if self.validation is not None and progress.is_best(metrics):
-            progress.best = metrics
-            self._optimization.check_weights(progress.where)
-            self._world.on_main(self._save_best)
+        with self._optimization.averaged():
+            metrics = self._measure_epoch()
+            progress.close_epoch(metrics)
+            if self.validation is not None and progress.is_best(metrics):
+                progress.best = metrics
+                self._optimization.check_weights(progress.where)
+                self._world.on_main(self._save_best)
         for logger in self._loggers:
             logger.epoch(metrics)
         self._save()
@@ -350,6 +356,8 @@ class Trainer:
         self.model.eval()
         if self.validation is not None:
             self.model.load_state_dict(CapsNet.from_pretrained(self.run.best_folder).state_dict())
+        elif self._optimization.average is not None:
+            self.model.load_state_dict(self._optimization.average.state)
         self.model.provenance = {
             "data": self.data.name,
             "data_provenance": self.data.provenance,
@@ -383,7 +391,12 @@ class Trainer:
         self._optimization.check_weights(self.progress.where)
         self._world.on_main(
             lambda: checkpoint.save(
-                self.run.checkpoint_file, self.model, self._optimization.adam, self.progress, self._identity()
+                self.run.checkpoint_file,
+                self.model,
+                self._optimization.adam,
+                self.progress,
+                self._identity(),
+                self._optimization.average,
             )
         )
 
