@@ -35,6 +35,24 @@ def test_all_engines_take_turns_in_processes(monkeypatch):
     assert "engines take turns, in processes of their own" in " ".join(result.sentences())
 
 
+def test_an_interrupt_in_the_middle_leaves_no_process(monkeypatch):
+    monkeypatch.setattr(inference, "installed_engines", lambda: (engines.PLAIN, engines.COMPRESSED))
+    turn, turns = EngineProcess.turn, []
+
+    def interrupted(process, batch, least):
+        turns.append(process.name)
+        if process.name == engines.COMPRESSED:
+            assert len(multiprocessing.active_children()) == 2
+            raise KeyboardInterrupt
+        return turn(process, batch, least)
+
+    monkeypatch.setattr(EngineProcess, "turn", interrupted)
+    with pytest.raises(KeyboardInterrupt), torch.no_grad():
+        inference.bench(dataclasses.replace(QUICK, isolated=True, batches=(2,), growth={}))
+    assert turns.count(engines.COMPRESSED) == 1
+    assert multiprocessing.active_children() == []
+
+
 def test_a_process_that_dies_is_told():
     process = EngineProcess("nothing", QUICK.networks, 1)
     with pytest.raises(ValueError, match="the process of the engine 'nothing' ended with exit code 1: see above"):

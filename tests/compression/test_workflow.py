@@ -172,6 +172,18 @@ def test_more_augmentation_is_part_of_the_search(source, tmp_path):
     call(rotation=10.0, zoom=0.1, resume=True)
 
 
+def test_a_run_of_other_images_describes_those(source, tmp_path):
+    names = ("0", "1", "2")
+    others = replace(data(train=120), class_names=names, provenance={"kind": "generated", "train": "others"})
+    with pytest.warns(UserWarning, match="are not those of the training"):
+        result = workflows.compress(
+            source, tmp_path / "small", settings=replace(SETTINGS, types=1), data=others, threads=1
+        )
+    about = Run.open(tmp_path / "small").about
+    assert about.data.fingerprint == others.fingerprint != Run.open(source).about.data.fingerprint
+    assert (result.seen, about.data.train, about.data.validation) == (False, 90, 30)
+
+
 def test_an_interrupted_search_says_how_to_resume(source, tmp_path, monkeypatch, capsys):
     def interrupted(*arguments, observer, **options):
         observer.begin(Size(2, 3), 0.5, 1000)

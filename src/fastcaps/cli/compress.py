@@ -43,7 +43,7 @@ def compress(
         float, typer.Option(min=0, max=100, help="Points of accuracy on held-out images that may be lost.")
     ] = 0.1,
     types: Annotated[int | None, typer.Option(min=1, help="Capsule types (default: searched).")] = None,
-    stem: Annotated[int | None, typer.Option(min=1, help="Stem maps (default: searched).")] = None,
+    maps: Annotated[int | None, typer.Option("--stem", min=1, help="Stem maps (default: searched).")] = None,
     speedup: Annotated[
         float | None, typer.Option(help="How many times fewer multiply-adds (default: searched).")
     ] = None,
@@ -76,12 +76,12 @@ def compress(
     from fastcaps import workflows
     from fastcaps.compression import CompressSettings, RefitSettings
 
-    if speedup is not None and (types is not None or stem is not None):
+    if speedup is not None and (types is not None or maps is not None):
         raise typer.BadParameter("--speedup decides the numbers of types and maps: leave --types and --stem out")
     settings = CompressSettings(
         max_drop=max_drop,
         types=types,
-        maps=stem,
+        maps=maps,
         speedup=speedup,
         ranking=ranking,
         batch_size=batch_size,

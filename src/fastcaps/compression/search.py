@@ -95,7 +95,7 @@ class CompressSettings:
             near = _scaled(whole, (self.types or 0) / whole.types or (self.maps or 0) / whole.maps)
             size = Size(self.types or near.types, self.maps or near.maps)
             if size == whole:
-                raise ValueError(f"the size is {size}, that of the network itself: give fewer types or maps")
+                raise ValueError(f"the size is {size}, that of the network itself: give a smaller types= or maps=")
             return (size,)
         if self.speedup is not None:
             return (_with_speedup(config, self.speedup),)

@@ -33,6 +33,8 @@ def preview(
         photographs: folder of photographs for the backgrounds of background_mnist.
         augmentation: ``rotation`` and ``zoom`` of augmented images, besides the augmentation of the set.
     """
+    if out is not None and Path(out).suffix.lower() != ".png":
+        raise ValueError(f"out={out}: expected a name that ends in .png, the format of the picture")
     images = data if isinstance(data, DataSet) else load(data, data_dir=data_dir, seed=seed, photographs=photographs)
     images = images.augmented(**augmentation)
     path = Path(f"{images.name}.png" if out is None else out)
