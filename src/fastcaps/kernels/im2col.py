@@ -8,6 +8,7 @@ PrimaryCaps of a few images: ordinary convolution reorders a kernel of twenty me
 in the order of the patches.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # Outputs of the stem computed at a time.
-CHUNK_ELEMENTS = 2**18
+CHUNK_ELEMENTS = 2**19
 
 # Entries of patches of PrimaryCaps copied at a time.
 PATCH_ELEMENTS = 2**22
@@ -72,20 +73,29 @@ def im2col_conv2d(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: int
     return result.permute(0, 3, 1, 2)  # (b, o, h', w')
 
 
-def _patches(images: Tensor, size: int, stride: int) -> Tensor:
-    """Return the patches of images ``(b c h w)`` at each position, and a 1 for the bias: ``(h' w' b c·k·k+1)``."""
-    windows = images.unfold(2, size, stride).unfold(3, size, stride)  # (b, c, h', w', k, k)
-    ordered = windows.permute(2, 3, 0, 1, 4, 5)  # (h', w', b, c, k, k)
-    patches = images.new_empty(*ordered.shape[:3], ordered.shape[3:].numel() + 1)
-    patches[..., :-1].view(ordered.shape).copy_(ordered)
-    patches[..., -1] = 1
-    return patches
+class _Patches:
+    """The patches of images ``(b c h w)`` at each position, and a 1 for the bias.
 
+    They are copied a few rows of positions at a time, so that they are still in the cache of the processor when they
+    are multiplied, and their outputs until ReLU. Images come last, so that numbers are copied many at a time.
+    """
 
-def _pieces(patches: Tensor, outputs: int) -> list[slice]:
-    """Return rows of positions whose outputs together stay in the cache of the processor until ReLU."""
-    rows = max(1, CHUNK_ELEMENTS // max(1, patches.shape[1:3].numel() * outputs))
-    return [slice(start, start + rows) for start in range(0, len(patches), rows)]
+    def __init__(self, images: Tensor, weight: Tensor, stride: int) -> None:
+        outputs, size = len(weight), weight.shape[-1]
+        windows = images.permute(1, 2, 3, 0).contiguous().unfold(1, size, stride).unfold(2, size, stride)
+        self._ordered = windows.permute(0, 4, 5, 1, 2, 3)  # (c, k, k, h', w', b)
+        self.shape = self._ordered.shape[3:]  # (h', w', b)
+        self._row = self.shape[1:].numel()
+        self._rows = max(1, min(self.shape[0], CHUNK_ELEMENTS // max(1, self._row * outputs)))
+        self._copy = images.new_ones(weight[0].numel() + 1, self._rows * self._row)  # (c·k·k+1, n)
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield rows of positions, and their patches ``(n c·k·k+1)``, valid until the next are requested."""
+        for start in range(0, self.shape[0], self._rows):
+            some = self._ordered[:, :, :, start : start + self._rows]
+            copy = self._copy[:, : some.shape[3] * self._row]
+            copy[:-1].view(some.shape).copy_(some)
+            yield slice(start, start + self._rows), copy.t()
 
 
 class _Im2colConvRelu(torch.autograd.Function):
@@ -93,11 +103,11 @@ class _Im2colConvRelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-        patches = _patches(images, weight.shape[-1], stride)  # (h', w', b, c·k·k+1)
+        all_patches = _Patches(images, weight, stride)
         matrix = torch.cat([weight.flatten(1), bias.unsqueeze(1)], 1).t()  # (c·k·k+1, o)
-        maps = images.new_empty(*patches.shape[:3], len(weight))  # (h', w', b, o)
-        for rows in _pieces(patches, len(weight)):
-            torch.mm(patches[rows].flatten(0, 2), matrix, out=maps[rows].flatten(0, 2))
+        maps = images.new_empty(*all_patches.shape, len(weight))  # (h', w', b, o)
+        for rows, patches in all_patches:
+            torch.mm(patches, matrix, out=maps[rows].flatten(0, 2))
             maps[rows].relu_()
         ctx.stride = stride
         ctx.save_for_backward(images, weight, maps)
@@ -107,11 +117,10 @@ class _Im2colConvRelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, on_maps: Tensor) -> tuple[None, Tensor, Tensor, None]:
         images, weight, maps = ctx.saved_tensors
-        patches = _patches(images, weight.shape[-1], ctx.stride)  # (h', w', b, c·k·k+1)
-        on_matrix = weight.new_zeros(patches.shape[3], len(weight))  # (c·k·k+1, o)
+        on_matrix = weight.new_zeros(weight[0].numel() + 1, len(weight))  # (c·k·k+1, o)
         # In pieces, so that the gradient before ReLU is never held whole.
-        for rows in _pieces(patches, len(weight)):
+        for rows, patches in _Patches(images, weight, ctx.stride):
             before_relu = torch.ops.aten.threshold_backward(on_maps[rows], maps[rows], 0)
-            on_matrix.addmm_(patches[rows].flatten(0, 2).t(), before_relu.flatten(0, 2))
+            on_matrix.addmm_(patches.t(), before_relu.flatten(0, 2))
         on_weight = on_matrix[:-1].t().contiguous()  # (o, c·k·k)
         return None, on_weight.view_as(weight), on_matrix[-1], None
