@@ -147,6 +147,16 @@ class World:
             for tensor in tensors:
                 torch.distributed.all_reduce(tensor)
 
+    def broadcast(self, *tensors: "torch.Tensor") -> None:
+        """Replace each tensor by that of the main rank; ranks may arrive minutes apart."""
+        if self.is_single:
+            return
+        import torch.distributed
+
+        self.barrier()
+        for tensor in tensors:
+            torch.distributed.broadcast(tensor, src=0)
+
     def all_gather(self, array: NDArray[Scalar]) -> NDArray[Scalar]:
         """Return the arrays ``(n …)`` of all ranks, concatenated by rank; lengths may differ."""
         if self.is_single:

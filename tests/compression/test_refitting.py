@@ -1,5 +1,6 @@
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_the_losses_are_added_by_their_weights():
 
 
 def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
-    file, settings = tmp_path / "checkpoint.safetensors", RefitSettings(epochs=1)
+    file, settings = tmp_path / "checkpoint.safetensors", RefitSettings(epochs=1, averaging=0.0)
     refit(fold(model(), "uniform"), teacher(), settings, checkpoint=file)
     metadata, tensors = read_tensors(file)
     stored = json.loads(metadata["key"])
@@ -126,9 +127,10 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
     safetensors.torch.save_file(tensors, file, metadata={**metadata, "key": json.dumps(stored)})
     resumed = refit(fold(model(), "uniform"), teacher(), settings, checkpoint=file)
     assert [row.epoch for row in resumed] == [1]
-    other = RefitSettings(epochs=1, margin_weight=1.0)
-    with pytest.raises(ValueError, match=r"is of another training \(margin_weight differ\)"):
-        refit(fold(model(), "uniform"), teacher(), other, checkpoint=file)
+    others = {"margin_weight": replace(settings, margin_weight=1.0), "averaging": replace(settings, averaging=0.9)}
+    for name, other in others.items():
+        with pytest.raises(ValueError, match=rf"is of another training \({name} differ\)"):
+            refit(fold(model(), "uniform"), teacher(), other, checkpoint=file)
 
 
 @pytest.mark.parametrize("averaging", [0.0, 0.3, 0.998])

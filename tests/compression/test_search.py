@@ -63,7 +63,7 @@ def test_sizes_that_are_not_smaller_are_refused():
         CompressSettings(types=40).sizes(config)
     with pytest.raises(ValueError, match="maps is 300, expected at most 256, as many as the network has"):
         CompressSettings(maps=300).sizes(config)
-    with pytest.raises(ValueError, match="the size is 32 types, 256 maps, that of the network itself: give fewer"):
+    with pytest.raises(ValueError, match="the size is 32 types, 256 maps, that of the network itself: give a smaller"):
         CompressSettings(types=32).sizes(config)
     with pytest.raises(ValueError, match=r"speedup is 1e\+06, expected at most \d+ for this network") as error:
         CompressSettings(speedup=1e6).sizes(config)

@@ -81,7 +81,7 @@ def test_agrees_with_the_loop(b, c, h, w, seed, **values):
     settings = Augmentation(**values)
     torch.manual_seed(seed)
     images = random_images(b, c, h, w)
-    chances = torch.rand(b, 8, dtype=torch.float64)
+    chances = torch.rand(b, 8 if settings.resamples else 5, dtype=torch.float64)
     result = settings.apply(images, chances)
     assert result.dtype == torch.float32
     assert result.is_contiguous()
@@ -182,7 +182,8 @@ def test_an_empty_batch_stays_empty():
         ({"contrast": 2}, r"contrast is 2, expected 0 to 1"),
         ({"rotation": -1}, r"rotation is -1, expected 0 to 180 degrees"),
         ({"rotation": math.nan}, r"rotation is nan, expected 0 to 180 degrees"),
-        ({"zoom": 1}, r"zoom is 1, expected a relative change of at least 0 and below 1"),
+        ({"rotation": "10"}, r"rotation is '10', expected 0 to 180 degrees"),
+        ({"zoom": 1}, r"zoom is 1, expected a relative change of 0 to 0\.9"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):
@@ -193,6 +194,14 @@ def test_settings_that_cannot_be(settings, message):
 def test_unknown_settings():
     with pytest.raises(ValueError, match=r"the Augmentation has unknown entries: hue, tilt"):
         Augmentation.from_dict({"tilt": 1, "hue": 2})
+
+
+def test_numbers_that_do_not_fit():
+    images, numbers = torch.zeros(3, 1, 8, 8), torch.zeros(3, 5, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"chances have shape \(3, 5\), expected \(3, 8\)"):
+        Augmentation(rotation=10).apply(images, numbers)
+    with pytest.raises(ValueError, match=r"chances have shape \(3, 5\), expected \(2, 5\)"):
+        Augmentation().apply(images[:2], numbers)
 
 
 def test_images_that_do_not_fit():

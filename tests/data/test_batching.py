@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -77,10 +78,11 @@ def test_a_run_resumes_with_the_batches_it_would_have_had():
             assert torch.equal(labels, same_labels)
 
 
-def test_an_image_is_changed_in_the_same_way_on_one_rank_as_on_many():
+@pytest.mark.parametrize("view", [SHIFT, replace(SHIFT, rotation=20.0, zoom=0.2)])
+def test_an_image_is_changed_in_the_same_way_on_one_rank_as_on_many(view):
     split = random_split()
-    parts = [batches(split, 8, view=SHIFT, shuffle_seed=3, rank=rank, world=3) for rank in range(3)]
-    for (images, labels), *shares in zip(batches(split, 8, view=SHIFT, shuffle_seed=3), *parts, strict=True):
+    parts = [batches(split, 8, view=view, shuffle_seed=3, rank=rank, world=3) for rank in range(3)]
+    for (images, labels), *shares in zip(batches(split, 8, view=view, shuffle_seed=3), *parts, strict=True):
         assert torch.equal(torch.cat([share for share, _ in shares]), images)
         assert torch.equal(torch.cat([share for _, share in shares]), labels)
 

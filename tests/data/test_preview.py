@@ -74,6 +74,8 @@ def test_a_picture_as_a_file(tmp_path, monkeypatch):
     assert workflows.preview("digits", tmp_path / "some" / "digits.png", count=1).is_file()
     rotated = workflows.preview(data, "rotated.png", count=4, augmented=True, rotation=40.0)
     assert rotated.read_bytes() != workflows.preview(data, "plain.png", count=4, augmented=True).read_bytes()
+    with pytest.raises(ValueError, match=r"rotation= and zoom= change augmented images only: give augmented=True"):
+        workflows.preview(data, "plain.png", zoom=0.1)
     with pytest.raises(ValueError, match=r"out=digits\.jpg: expected a name that ends in \.png"):
         workflows.preview("digits", "digits.jpg")
     assert not (tmp_path / "digits.jpg").exists()

@@ -574,14 +574,17 @@ def test_the_stem_as_one_product(batch, channels, stride):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_the_stem_in_pieces(monkeypatch):
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_the_stem_in_pieces(monkeypatch, rows):
     images, stem = torch.rand(3, 1, 28, 28), Stem(1, 8)
     whole = stem(images)
     whole.square().sum().backward()
     expected = stem.conv.weight.grad
     stem.conv.weight.grad = None
-    monkeypatch.setattr("fastcaps.kernels.im2col.CHUNK_ELEMENTS", 1)
-    stem(images).square().sum().backward()
+    monkeypatch.setattr("fastcaps.kernels.im2col.CHUNK_ELEMENTS", rows * 20 * 3 * 8)
+    in_pieces = stem(images)
+    torch.testing.assert_close(in_pieces, whole)
+    in_pieces.square().sum().backward()
     torch.testing.assert_close(stem.conv.weight.grad, expected)
 
 

@@ -59,6 +59,7 @@ def everything(world: World, folder: Path) -> None:
     train(world, folder / "exact", torch.float64)
     train(world, folder / "margin", torch.float64, reconstruction_weight=0.0)
     train(world, folder / "fixed", torch.float64, dynamic_epochs=2, validation=10)
+    train(world, folder / "averaged", torch.float64, averaging=0.9, dynamic_epochs=2, validation=10)
     train(world, folder / "routing", torch.float64, routing_only=True, loss="cross_entropy", reconstruction_weight=0.0)
     data = make_data(train=IMAGES)
     torch.manual_seed(0)
@@ -99,7 +100,7 @@ def weights(folder, rank=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["exact", "margin", "fixed", "routing"])
+@pytest.mark.parametrize("run", ["exact", "margin", "fixed", "averaged", "routing"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_twenty_steps_end_with_the_weights_of_one_process(ran, run, size):
     """In float64, to 1e-9; on all ranks the same to the last bit."""
@@ -113,7 +114,7 @@ def test_twenty_steps_end_with_the_weights_of_one_process(ran, run, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", ["exact", "fixed"])
+@pytest.mark.parametrize("run", ["exact", "fixed", "averaged"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_epoch_says_the_same(ran, run, size):
     expected = json.loads((ran[1] / run / "history-0.json").read_text())

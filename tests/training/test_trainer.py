@@ -394,8 +394,10 @@ def test_a_run_begun_when_there_were_fewer_settings_resumes(data, config, tmp_pa
     with safetensors.safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
     stored = json.loads(metadata["run"])
-    for name in ("loss", "sharpness", "routing_only", "decay"):
+    for name in ("loss", "sharpness", "routing_only", "decay", "averaging"):
         del stored[name]
+    for name in ("rotation", "zoom"):
+        del stored["augmentation"][name]
     metadata["run"] = json.dumps(stored)
     safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata=metadata)
     trainer(data, config, tmp_path).fit(resume=True)
@@ -404,6 +406,10 @@ def test_a_run_begun_when_there_were_fewer_settings_resumes(data, config, tmp_pa
     metadata["run"] = json.dumps({**stored, "epochs": None})
     safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata=metadata)
     with pytest.raises(ValueError, match=r"of another run \(epochs was None, now 3\)"):
+        trainer(data, config, tmp_path).fit(resume=True)
+    metadata["run"] = json.dumps({**stored, "augmentation": "none"})
+    safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata=metadata)
+    with pytest.raises(ValueError, match=r"the augmentation in .*checkpoint\.safetensors is damaged: expected object"):
         trainer(data, config, tmp_path).fit(resume=True)
 
 

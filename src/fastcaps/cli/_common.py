@@ -49,13 +49,12 @@ Device = Annotated[str, typer.Option(help=f"{', '.join(usable_devices())}.", ric
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all).", rich_help_panel=_EXECUTION)]
 Rotation = Annotated[
     float | None,
-    typer.Option(min=0, max=180, help="Rotate training images at random by up to so many degrees."),
+    typer.Option(help="Largest random rotation of training images in degrees (default: that of the run or set)."),
 ]
 Zoom = Annotated[
     float | None,
     typer.Option(
-        min=0,
-        help="Change their height and width at random by up to this fraction, such as 0.1.",
+        help="Largest random change of their height and width, such as 0.1 (default: that of the run or set)."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

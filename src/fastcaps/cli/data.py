@@ -79,8 +79,6 @@ def preview(
     require("fastcaps data preview", "torch")
     from fastcaps import workflows
 
-    if not augmented and (rotation is not None or zoom is not None):
-        raise typer.BadParameter("--rotation and --zoom change training images only: give --augmented, too")
     options = without_none(data_dir=data_dir, photographs=photographs, rotation=rotation, zoom=zoom)
     typer.echo(workflows.preview(name, out, count=count, augmented=augmented, seed=seed, **options))
 

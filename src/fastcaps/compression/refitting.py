@@ -255,9 +255,11 @@ class _Checkpoint:
     def load(self) -> _Position:
         metadata, tensors = read_tensors(self.path)
         stored = parse_json(metadata.get("key", ""), dict[str, Any], f"{self.path}: key")
-        # A setting that an earlier version did not have was at its default.
-        stored = dataclasses.asdict(RefitSettings()) | stored
-        stored["augmentation"] = Augmentation.from_dict(stored.get("augmentation", {})).to_dict()
+        # A setting that an earlier version did not have was at its default, but weights were not averaged.
+        stored = dataclasses.asdict(RefitSettings(averaging=0.0)) | stored
+        stored["augmentation"] = Augmentation.from_dict(
+            stored.get("augmentation", {}), f"the augmentation in {self.path}"
+        ).to_dict()
         different = [name for name, value in json.loads(json.dumps(self.key)).items() if stored.get(name) != value]
         if different:
             words = ", ".join(different)

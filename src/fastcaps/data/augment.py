@@ -26,7 +26,8 @@ class Augmentation(Record):
 
     Attributes:
         shift: largest shift in pixels, vertically and horizontally.
-        fill: pixels that a shift uncovers: ``"zero"`` (black), or ``"edge"`` (the outermost pixels, repeated).
+        fill: pixels that a shift, a rotation or a zoom uncovers: ``"zero"`` (black), or ``"edge"`` (the outermost
+            pixels, repeated).
         crop: height and width of the crop, at a random place in training, in the middle in testing.
         flip: whether to mirror half of the images horizontally.
         brightness: largest change, added to all pixels.
@@ -56,13 +57,15 @@ class Augmentation(Record):
             len(self.crop) != 2 or any(type(side) is not int or side < 1 for side in self.crop)
         ):
             raise ValueError(f"crop is {self.crop!r}, expected height and width of at least 1")
-        for name in ("brightness", "contrast"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, expected 0 to 1")
-        if not 0 <= self.rotation <= 180:
-            raise ValueError(f"rotation is {self.rotation!r}, expected 0 to 180 degrees")
-        if not 0 <= self.zoom < 1:
-            raise ValueError(f"zoom is {self.zoom!r}, expected a relative change of at least 0 and below 1")
+        for name, most, expected in (
+            ("brightness", 1, "0 to 1"),
+            ("contrast", 1, "0 to 1"),
+            ("rotation", 180, "0 to 180 degrees"),
+            ("zoom", 0.9, "a relative change of 0 to 0.9"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value <= most:
+                raise ValueError(f"{name} is {value!r}, expected {expected}")
 
     @classmethod
     def shifting(cls, height: int, width: int, fill: str) -> Self:
@@ -89,8 +92,10 @@ class Augmentation(Record):
         return bool(self.rotation or self.zoom)
 
     def apply(self, images: Tensor, chances: Tensor) -> Tensor:
-        """Augment images with given uniform numbers ``(b 5)``, or ``(b 8)`` to rotate or zoom, on any device."""
+        """Augment images with given uniform numbers, on any device: ``(b 5)``, or ``(b 8)`` to rotate or zoom."""
         h, w = self._checked(images)
+        if chances.shape != (len(images), expected := sum(number for _, number in self.chance_shapes(len(images)))):
+            raise ValueError(f"chances have shape {tuple(chances.shape)}, expected ({len(images)}, {expected})")
         if self.resamples and len(images):
             images = self._resampled(images, chances[:, _CHANCES:])
         # Not every device has float64, so only values derived from the numbers are moved to the device.
@@ -152,9 +157,12 @@ class Augmentation(Record):
         x = torch.stack((cos / zoom_x, -sin * (h / w) / zoom_x, zero), 1)
         y = torch.stack((sin * (w / h) / zoom_y, cos / zoom_y, zero), 1)
         places = torch.stack((x, y), 1).float().to(images.device)
-        grid = affine_grid(places, list(images.shape), align_corners=False)
-        mode = "zeros" if self.fill == "zero" else "border"
-        return grid_sample(as_float(images), grid, padding_mode=mode, align_corners=False)
+        grid = affine_grid(places, list(images.shape), align_corners=False)  # (b, h, w, 2)
+        if self.fill == "edge":
+            # No place is outside the middles of the outermost pixels. Not every device can repeat them by itself.
+            farthest = grid.new_tensor((1 - 1 / w, 1 - 1 / h))
+            grid = grid.clamp(-farthest, farthest)
+        return grid_sample(as_float(images), grid, align_corners=False)
 
     @staticmethod
     def _spread(chances: Tensor, largest: float) -> Tensor:

@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, Unpack, final
+from typing import TYPE_CHECKING, Any, Self, cast, final
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fastcaps._progress import progress_bar
+from fastcaps._result import without_none
 from fastcaps.data import arrays
 from fastcaps.data.augment import Augmentation
-from fastcaps.data.options import AugmentationOptions, LoadCall
+from fastcaps.data.options import LoadCall
 from fastcaps.distributed import current
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.runtime.pictures import edge_brightness
@@ -298,12 +299,25 @@ class DataSet:
         train, test = (part.relabeled(numbers[part.labels]) for part in (self.train, self.test))
         return dataclasses.replace(self, class_names=tuple(class_names), train=train, test=test)
 
-    def augmented(self, **changes: Unpack[AugmentationOptions]) -> Self:
-        """Return the same images with more augmentation in training, such as ``rotation=10, zoom=0.1``."""
+    def augmented(self, *, rotation: float | None = None, zoom: float | None = None) -> Self:
+        """Return the same images with more augmentation in training.
+
+        The corners that a rotation uncovers are black if the background is, otherwise the edge is repeated.
+
+        Args:
+            rotation: largest rotation in degrees; that of the set when None.
+            zoom: largest relative change of height and width, such as 0.1; that of the set when None.
+        """
+        changes: dict[str, Any] = without_none(rotation=rotation, zoom=zoom)
         if not changes:
             return self
-        call: LoadCall | None = None if self.call is None else {**self.call, **changes}
-        return dataclasses.replace(self, augmentation=dataclasses.replace(self.augmentation, **changes), call=call)
+        augmentation = dataclasses.replace(self.augmentation, **changes)
+        if augmentation.resamples and self.background != 0:
+            augmentation = dataclasses.replace(augmentation, fill="edge")
+        call = self.call
+        if call is not None:
+            call = call | cast("LoadCall", changes)
+        return dataclasses.replace(self, augmentation=augmentation, call=call)
 
     def config(self, **changes: Any) -> CapsNetConfig:
         """Return the configuration of a network for these images: the paper's network if there is one for them.

@@ -48,14 +48,13 @@ def load(
         photographs: folder of photographs for the backgrounds of ``background_mnist``.
         test_only: leave the training part empty where the test images can be read without it. The test images of
             MNIST come with the package.
-        rotation: rotate training images at random by up to so many degrees, besides the augmentation of the set.
-        zoom: change their height and width at random by up to this fraction, such as 0.1.
+        rotation: largest random rotation of training images in degrees, see `DataSet.augmented`.
+        zoom: largest random change of their height and width, such as 0.1.
         options: ``test_fraction``, ``size``, ``channels`` and ``skip_broken`` for a folder, see `FolderOptions`.
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, expected at least 0")
-    more = without_none(rotation=rotation, zoom=zoom)
-    Augmentation(**more)  # raises before anything is read
+    Augmentation(**without_none(rotation=rotation, zoom=zoom))  # raises before anything is read
     if str(name_or_folder).replace("-", "_") not in SETS and Path(name_or_folder).expanduser().is_dir():
         _refuse("a folder of images", photographs=photographs)
         own = Path(name_or_folder).expanduser().resolve()
@@ -69,7 +68,7 @@ def load(
         }
         if "skip_broken" in options:
             call["skip_broken"] = options["skip_broken"]
-        return dataclasses.replace(data, call=call).augmented(**more)
+        return dataclasses.replace(data, call=call).augmented(rotation=rotation, zoom=zoom)
     entry = named(str(name_or_folder))
     _refuse(entry.name, **{**options, "skip_broken": options.get("skip_broken") or None})
     if entry.name != "background_mnist":
@@ -78,7 +77,7 @@ def load(
     call = {"name_or_folder": entry.name, "seed": seed}
     if photographs is not None:
         call["photographs"] = str(Path(photographs).expanduser().resolve())
-    return dataclasses.replace(data, call=call).augmented(**more)
+    return dataclasses.replace(data, call=call).augmented(rotation=rotation, zoom=zoom)
 
 
 def load_named(

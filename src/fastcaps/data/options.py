@@ -11,8 +11,8 @@ class AugmentationOptions(TypedDict, total=False):
         zoom: largest relative change of their height and width.
     """
 
-    rotation: float
-    zoom: float
+    rotation: float | None
+    zoom: float | None
 
 
 class FolderOptions(TypedDict, total=False):

@@ -195,7 +195,9 @@ def _check_same(path: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -
     # A checkpoint of an earlier version lacks newer settings: they had their defaults.
     defaults = TrainSettings().to_dict() | plain(CapsNetConfig().to_dict())
     stored = {name: value for name, value in defaults.items() if name in run} | renamed(stored)
-    stored["augmentation"] = {**plain(Augmentation().to_dict()), **stored.get("augmentation", {})}
+    stored["augmentation"] = Augmentation.from_dict(
+        stored.get("augmentation", {}), f"the augmentation in {path}"
+    ).to_dict()
     extended = isinstance(stored["epochs"], int) and run["epochs"] > stored["epochs"]
     differences = [
         f"{name} was {stored.get(name)}, now {run.get(name)}"

@@ -59,8 +59,8 @@ class DataOptions(ShortRepr):
         seed: seed of generated images, and of the choice of test images in a folder.
         photographs: folder of photographs for the backgrounds of background_mnist.
         skip_broken: leave out the files of a folder that can't be decoded, and name them.
-        rotation: rotate training images at random by up to so many degrees.
-        zoom: change height and width of training images at random by up to this fraction, such as 0.1.
+        rotation: largest random rotation of training images in degrees (default: that of the set).
+        zoom: largest random change of their height and width, such as 0.1 (default: that of the set).
         data_dir: folder that has the files of the data sets.
     """
 

@@ -76,9 +76,20 @@ class Optimization:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Give the network its averaged weights for a while, if there are any."""
-        with nullcontext() if self.average is None else self.average.applied():
+        """Give the network its averaged weights for a while, if there are any: on all ranks those of the first."""
+        with nullcontext() if self.average is None else self._shared_average().applied():
             yield
+
+    def use_average(self) -> None:
+        """Give the network its averaged weights for good, if there are any."""
+        if self.average is not None:
+            self._model.load_state_dict(self._shared_average().state)
+
+    def _shared_average(self) -> WeightAverage:
+        """Return the average of the first rank. Statistics of BatchNorm differ between ranks after a step."""
+        assert self.average is not None
+        self._world.broadcast(*self.average.state.values())
+        return self.average
 
     def step(self, batch: tuple[Tensor, Tensor], total: int, rate: float, fixed: Tensor | None, stopped: bool) -> Step:
         """Take one step.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastcaps._result import flattened, without_none
+from fastcaps._result import flattened
 from fastcaps.data.options import LoadCall
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.training.description import DataDescription
@@ -91,11 +91,10 @@ def _load_elsewhere(
     if about.call is not None and about.kind == "folder":
         options["seed"] = about.call.get("seed", 0)
         options["skip_broken"] = about.call.get("skip_broken", False)
+        options["rotation"], options["zoom"] = about.call.get("rotation"), about.call.get("zoom")
         if not is_divided(Path(source).expanduser()):
             options["test_fraction"] = about.call.get("test_fraction")
     data = load(**options)
-    if about.call is not None:
-        data = data.augmented(**without_none(rotation=about.call.get("rotation"), zoom=about.call.get("zoom")))
     if about.augmentation:
         augmentation = Augmentation.from_dict(about.augmentation, "the augmentation of the run")
         shape = (config.channels, *(augmentation.crop or data.image_shape[1:]))

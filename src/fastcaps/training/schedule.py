@@ -59,7 +59,7 @@ class Schedule:
         return sum(self.steps(k) for k in self._same_weights(epoch) if k < epoch) + step
 
     def _same_weights(self, epoch: int) -> range:
-        """Return the epochs before and after an epoch between which weights are not drawn anew."""
+        """Return the epochs that train the same weights as an epoch; ``reinit`` draws new ones."""
         epochs = range(self.settings.epochs)
         if not self.settings.reinit:
             return epochs

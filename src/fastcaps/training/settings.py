@@ -53,8 +53,8 @@ class TrainSettings(ShortRepr, Record):
         learning_rate: highest learning rate of Adam.
         final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
         decay: how the learning rate gets there: exponential, linear, or cosine, which stays high for longer.
-        averaging: share of the average of the weights that every step keeps, such as 0.999; the average is validated,
-            tested and saved (default: 0, the weights themselves).
+        averaging: share of the moving average of the weights that a step keeps, such as 0.999; the average is
+            validated, tested and saved (default: 0, the weights themselves).
         warmup: steps over which the learning rate rises, at most a third of all (default: 100, or by data set).
         validation: fraction of the training images to hold out, or their number (default: none).
         test_every: epochs between evaluations on the test images, which decide nothing; 0 for never.

@@ -356,8 +356,8 @@ class Trainer:
         self.model.eval()
         if self.validation is not None:
             self.model.load_state_dict(CapsNet.from_pretrained(self.run.best_folder).state_dict())
-        elif self._optimization.average is not None:
-            self.model.load_state_dict(self._optimization.average.state)
+        else:
+            self._optimization.use_average()
         self.model.provenance = {
             "data": self.data.name,
             "data_provenance": self.data.provenance,

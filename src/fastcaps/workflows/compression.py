@@ -58,18 +58,17 @@ def compress(
         settings: settings of the search.
         coefficients: a file of master coefficients, instead of the run's own.
         resume: whether to resume where an earlier call with the same settings stopped.
-        rotation: rotate training images at random by up to so many degrees, besides the augmentation of the run.
-        zoom: change their height and width at random by up to this fraction, such as 0.1.
+        rotation: largest random rotation of training images in degrees; that of the run when None.
+        zoom: largest random change of their height and width, such as 0.1; that of the run when None.
         options: see `ExecutionOptions`; the device is the CPU, and the batch size that of the settings.
     """
-    source, settings = open_run(run), settings or CompressSettings()
+    source, settings = open_run(run), _as_before(Path(folder), settings or CompressSettings())
     execution = replace(Execution(device="cpu"), **options)
     execution.select_device()
     model, master = source.model(), source.master(coefficients)
     settings.sizes(model.config)  # raises before anything is read or written
-    more = without_none(rotation=rotation, zoom=zoom)
-    Augmentation(**more)
-    data, target = execution.load_data(source).augmented(**more), Run(Path(folder))
+    Augmentation(**without_none(rotation=rotation, zoom=zoom))  # raises before anything is read or written
+    data, target = execution.load_data(source).augmented(rotation=rotation, zoom=zoom), Run(Path(folder))
     identity = _Search(weights_hash(model), master.values_hash, settings, data.fingerprint, data.augmentation)
     _check_folder(target.folder, identity, resume)
     job = _Job(source, target, model, master, settings, data, *_split(source, data, settings), execution.command)
@@ -198,6 +197,25 @@ class _Search(Record):
     images: str | None = None
     augmentation: Augmentation | None = None
 
+    @classmethod
+    def stored(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Return stored values; a search of an earlier version did not average weights."""
+        return {**values, "refit": {"averaging": 0.0} | dict(values.get("refit", {}))}
+
+    def as_far_as_known(self, other: "_Search") -> "_Search":
+        """Return this search of an earlier version, completed by the images and the augmentation of another one."""
+        plain = None if other.augmentation is None else replace(other.augmentation, rotation=0.0, zoom=0.0)
+        return replace(self, images=self.images or other.images, augmentation=self.augmentation or plain)
+
+
+def _as_before(folder: Path, settings: CompressSettings) -> CompressSettings:
+    """Return the settings to resume a search of an earlier version with, or the same for any other."""
+    file = folder / _SETTINGS
+    former = _Search.load(file) if file.is_file() else None
+    if former is None or former.augmentation is not None:
+        return settings
+    return replace(settings, refit=replace(settings.refit, averaging=former.settings.refit.averaging))
+
 
 def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
     """Raise if a folder holds anything but this search."""
@@ -209,10 +227,8 @@ def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
         return
     if not resume:
         raise ValueError(f"{folder} holds a search already: pass resume=True to resume it, or another folder")
-    former = _Search.load(file)
-    # Earlier versions did not store the images and their augmentation.
-    unknown: dict[str, Any] = {name: None for name in ("images", "augmentation") if getattr(former, name) is None}
-    stored, own = flattened(former.to_dict()), flattened(replace(search, **unknown).to_dict())
+    stored = flattened(_Search.load(file).as_far_as_known(search).to_dict())
+    own = flattened(search.to_dict())
     # Another max_drop only changes where the search ends.
     different = [name for name in own if name != "max_drop" and stored.get(name) != own[name]]
     if different:
@@ -302,6 +318,7 @@ def _train_settings(settings: CompressSettings, validation: HeldOut) -> TrainSet
         learning_rate=refit.learning_rate,
         decay="linear",
         final_rate=0.0,
+        averaging=refit.averaging,
         loss="cross_entropy" if refit.label_weight or not refit.margin_weight else "margin",
         sharpness=refit.sharpness,
         reconstruction_weight=0.0,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Unpack
 
 from fastcaps._files import write_atomically
+from fastcaps._result import without_none
 from fastcaps.data import DataSet, load
 from fastcaps.data.options import AugmentationOptions
 from fastcaps.data.preview import preview as draw
@@ -35,6 +36,8 @@ def preview(
     """
     if out is not None and Path(out).suffix.lower() != ".png":
         raise ValueError(f"out={out}: expected a name that ends in .png, the format of the picture")
+    if not augmented and without_none(**augmentation):
+        raise ValueError("rotation= and zoom= change augmented images only: give augmented=True, too")
     images = data if isinstance(data, DataSet) else load(data, data_dir=data_dir, seed=seed, photographs=photographs)
     images = images.augmented(**augmentation)
     path = Path(f"{images.name}.png" if out is None else out)

@@ -144,8 +144,7 @@ class _Preparation:
         self.config, self.resume = config, resume
         self.device = select_device(config.run.device, config.run.threads)
         self.start = self._start()
-        more = without_none(rotation=config.data.rotation, zoom=config.data.zoom)
-        self.data = self._data(data).augmented(**more)
+        self.data = self._data(data).augmented(rotation=config.data.rotation, zoom=config.data.zoom)
         self.settings = self._settings()
         self.model = self._model()
         self.master = self._coefficients()
