@@ -54,7 +54,8 @@ Rotation = Annotated[
 Zoom = Annotated[
     float | None,
     typer.Option(
-        help="Largest random change of their height and width, such as 0.1 (default: that of the run or set)."
+        help="Largest random change of height and width of training images, such as 0.1 (default: that of the run "
+        "or set)."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
