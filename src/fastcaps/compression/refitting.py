@@ -129,8 +129,9 @@ def refit(
 ) -> list[RefitEpoch]:
     """Train a folded network in place, without its decoder.
 
-    With ``evaluate`` the network ends with the weights of its best epoch. It ends with its initial weights if every
-    epoch is less accurate than ``accuracy``.
+    The network ends with the averaged weights of the last epoch, where the learning rate is lowest. It ends with its
+    initial weights if those are more accurate. No epoch is chosen by its accuracy: the network may come from one that
+    was trained on the held-out images, and would be most accurate on them before it has forgotten them.
 
     Args:
         network: the folded network; afterwards in evaluation mode, with gradients switched off.
@@ -139,19 +140,19 @@ def refit(
         checkpoint: file to write checkpoints to; if it exists, training resumes from it, bit for bit.
         checkpoint_every: steps between two writes of the checkpoint.
         evaluate: returns the accuracy of the network on held-out images; called after each epoch.
-        accuracy: what ``evaluate`` returns before training.
+        accuracy: what ``evaluate`` returns before training; when None, the initial weights are not considered.
         observe: called with the progress after each step.
     """
     network.requires_grad_(True)
     network.decoder.requires_grad_(False)
     trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
-    optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
+    optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate, fused=True)
     key = {**teacher.key, **dataclasses.asdict(settings)}
-    best = {name: weight.detach().clone() for name, weight in trained.items()}
+    initial = {name: weight.detach().clone() for name, weight in trained.items()}
     average = WeightAverage(network, settings.averaging)
     averages = {name: average.state[name] for name in trained}
-    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, averages, optimizer, best)
-    position = _Position(best=accuracy) if file is None or not file.path.is_file() else file.load()
+    file = None if checkpoint is None else _Checkpoint(checkpoint, key, trained, averages, optimizer)
+    position = _Position() if file is None or not file.path.is_file() else file.load()
     steps = teacher.steps
     while position.epoch < settings.epochs:
         for lesson in teacher.lessons(position.epoch, position.step):
@@ -164,12 +165,12 @@ def refit(
                 file.save(position)
         with average.applied():
             held_out_accuracy = evaluate(network.eval()) if evaluate else None
-        if position.close_epoch(held_out_accuracy):
-            _copy(averages, best)
+        position.close_epoch(held_out_accuracy)
         if file is not None:
             file.save(position)
     network.requires_grad_(False).eval()
-    _copy(best, trained)
+    reached = position.history[-1].held_out_accuracy
+    _copy(initial if reached is not None and accuracy is not None and reached < accuracy else averages, trained)
     return position.history
 
 
@@ -198,7 +199,7 @@ def _step(
 
 @dataclass
 class _Position:
-    """State of a training: position, sums over the epoch so far, and the best accuracy on held-out images."""
+    """State of a training: position, sums over the epoch so far, and the metrics of the epochs before."""
 
     epoch: int = 0
     step: int = 0
@@ -206,7 +207,6 @@ class _Position:
     loss: float = 0.0
     correct: int = 0
     history: list[RefitEpoch] = field(default_factory=list)
-    best: float | None = None
 
     def add(self, loss: float, correct: int, images: int) -> None:
         self.step += 1
@@ -218,34 +218,28 @@ class _Position:
         means = self.loss / self.images, self.correct / self.images
         return Progress(self.epoch + 1, epochs, self.step, steps, *means)
 
-    def close_epoch(self, held_out_accuracy: float | None) -> bool:
-        """Start the next epoch; return whether no earlier epoch was more accurate on the held-out images."""
+    def close_epoch(self, held_out_accuracy: float | None) -> None:
+        """Start the next epoch."""
         means = self.loss / self.images, self.correct / self.images
         self.history.append(RefitEpoch(self.epoch + 1, *means, held_out_accuracy))
         self.epoch += 1
         self.step = self.images = self.correct = 0
         self.loss = 0.0
-        if held_out_accuracy is None or self.best is None or held_out_accuracy >= self.best:
-            self.best = held_out_accuracy
-            return True
-        return False
 
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The file that a training resumes from: current, averaged and best weights, moments of Adam, position."""
+    """The file that a training resumes from: current and averaged weights, moments of Adam, position."""
 
     path: Path
     key: dict[str, Any]
     weights: dict[str, torch.nn.Parameter]
     averages: dict[str, Tensor]
     optimizer: torch.optim.Adam
-    best: dict[str, Tensor]
 
     def save(self, position: _Position) -> None:
         tensors = {f"model.{name}": weight.detach().contiguous() for name, weight in self.weights.items()}
         tensors |= {f"average.{name}": weight.contiguous() for name, weight in self.averages.items()}
-        tensors |= {f"best.{name}": weight.contiguous() for name, weight in self.best.items()}
         for name, moments in zip(self.weights, self.optimizer.state_dict()["state"].values(), strict=True):
             tensors |= {f"adam.{moment}.{name}": moments[moment].contiguous() for moment in _MOMENTS}
         metadata = {"key": json.dumps(self.key), "position": json.dumps(dataclasses.asdict(position))}
@@ -267,6 +261,8 @@ class _Checkpoint:
                 f"{self.path} is of another training ({words} differ): remove it, or choose another folder"
             )
         position = parse_json(metadata.get("position", ""), _Position, f"{self.path}: position")
+        # Earlier versions kept the weights of the best epoch.
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
         moments = {f"adam.{moment}.{name}": weight for name, weight in self.weights.items() for moment in _MOMENTS[1:]}
         steps = {f"adam.step.{name}": torch.tensor(0.0) for name in self.weights}
         values = {f"model.{name}": weight for name, weight in self.weights.items()}
@@ -275,8 +271,7 @@ class _Checkpoint:
             f"average.{name}": tensors[f"model.{name}"] for name in self.weights if f"model.{name}" in tensors
         } | tensors
         averages = {f"average.{name}": weight for name, weight in self.averages.items()}
-        best = {f"best.{name}": weight for name, weight in self.best.items()}
-        current = values | averages | best
+        current = values | averages
         check_tensors(self.path, current | moments | steps, tensors)
         _copy({name: tensors[name] for name in current}, current)
         state = {

@@ -299,7 +299,7 @@ class _Search:
             accuracy=pruned_accuracy,
             observe=self.observer.progress,
         )
-        accuracy = max(pruned_accuracy, *(epoch.held_out_accuracy or 0.0 for epoch in history))
+        accuracy = max(pruned_accuracy, history[-1].held_out_accuracy or 0.0)
         step = replace(measured_step(small, accuracy), pruned_accuracy=pruned_accuracy, history=history)
         if folder is not None:
             files: dict[Path, bytes | None] = {**small.pretrained_files(folder)}
