@@ -58,7 +58,9 @@ def card(folder: Path) -> str:
     data, config, versions = about.data, about.config, about.versions or {}
     title, rule = TITLES.get(data.name, data.name), NORMALIZATIONS[config.normalization]
     use, limit = _USES.get(data.name, (f"Images as {title} has them.", "Other images are another matter."))
-    held_out = f", {data.validation:,} held out to choose the epoch" if data.validation else ""
+    purpose = "measure what is lost" if "compression" in about.more else "choose the epoch"
+    held_out = f", {data.validation:,} held out to {purpose}" if data.validation else ""
+    accumulated = "" if about.fixed_coefficients else ", then accumulated over the training images"
     size = f"{config.height}×{config.width}×{config.channels}"
     elsewhere = _elsewhere(about.more.get("embedded_digits"))
     origins = {"original": "the original files", "generated": "generated images, not those of the paper"}
@@ -83,7 +85,7 @@ On the {data.test:,} test images, of the weights as they are stored, rounded to 
 {settings.learning_rate:g} falling {_DECAYS[settings.decay]}to {settings.final_rate:g} of that.
 - {(about.seconds or 0) / 60:.0f} minutes on {about.threads} threads; \
 {", ".join(f"{name} {number}" for name, number in versions.items())}.
-- Made by `{about.command}`, then rounded, then accumulated over the training images.
+- Made by `{about.command}`, then rounded{accumulated}.
 
 ## Use and limits
 

@@ -7,11 +7,13 @@ import pytest
 import torch
 from tests.compression.test_refitting import data, model
 
-from fastcaps import FastCapsNet, compress
+from fastcaps import FastCapsNet, compress, fold
+from fastcaps._tensors import read_tensors
 from fastcaps.compression import CompressSettings, Observer, RefitSettings, Size, multiply_adds
 from fastcaps.data import Split
 from fastcaps.nn import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
+from fastcaps.training.accuracy import count_correct
 
 FAST: dict[str, Any] = {"held_out": 30, "batch_size": 32, "refit": RefitSettings(epochs=1)}
 
@@ -81,6 +83,18 @@ def test_the_smallest_size_that_loses_no_more_than_allowed():
     nothing = compress(model(), data(), settings=CompressSettings(max_drop=0, **FAST), reference=1.0)
     assert len(nothing.steps) == 1
     assert nothing.step is nothing.steps[0]
+
+
+@pytest.mark.slow
+def test_what_is_left_of_a_folded_network_learns_from_the_folded_network(tmp_path):
+    folded, settings = fold(model(), "uniform"), CompressSettings(max_drop=0, **FAST)
+    result = compress(folded, data(), settings=settings, folder=tmp_path)
+    view = data().augmentation.test_view
+    _, held_out = data().validation_split(30, settings.seed)
+    assert result.reference == count_correct(folded, held_out, view) / 30
+    (cached,) = (tmp_path / "teacher").iterdir()
+    metadata, _ = read_tensors(cached)
+    assert json.loads(metadata["key"])["weights"] == weights_hash(folded)
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ from fastcaps.benchmark.sizes import time_networks
 from fastcaps.compression import CompressSettings, RefitSettings, Size
 from fastcaps.compression.results import CompressionResult
 from fastcaps.data import batches
+from fastcaps.master import uniform_coefficients
 from fastcaps.training import Run, Trainer, TrainSettings
+from fastcaps.training.accuracy import count_correct
 
 pytestmark = pytest.mark.slow
 
@@ -208,3 +210,27 @@ def test_a_folder_with_something_else_is_refused(source, tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="is not empty and holds no search to resume: choose another folder"):
         workflows.compress(source, tmp_path, settings=SETTINGS, data=data(), threads=1)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(source, tmp_path):
+    (tmp_path / "small").write_text("dear")
+    with pytest.raises(ValueError, match="small is a file, expected a folder for the run: choose another name"):
+        workflows.compress(source, tmp_path / "small", settings=SETTINGS, data=data(), threads=1)
+    assert (tmp_path / "small").read_text() == "dear"
+
+
+def test_a_network_trained_with_fixed_coefficients_teaches_as_it_was_trained(tmp_path):
+    torch.manual_seed(1)
+    model = CapsNet(CONFIG)
+    settings = TrainSettings(epochs=2, batch_size=32, warmup=2)
+    Trainer(model, data(), settings, tmp_path / "run", master=uniform_coefficients(CONFIG)).fit()
+    evaluation = workflows.evaluate(tmp_path / "run", data=data(), threads=1)
+    result = workflows.compress(
+        tmp_path / "run", tmp_path / "small", settings=replace(SETTINGS, types=1), data=data(), threads=1
+    )
+    folded = FastCapsNet.from_pretrained(tmp_path / "run")
+    _, held_out = data().validation_split(30, SETTINGS.seed)
+    accuracy = count_correct(folded, held_out, data().augmentation.test_view) / 30
+    assert result.whole_network is not None
+    assert result.source_accuracy == result.whole_network.accuracy == accuracy
+    assert (result.reference, result.reference_images) == (evaluation.variants["fast"].accuracy, "test")

@@ -79,9 +79,9 @@ class CompressionResult(Result):
         limit = self.settings.max_drop
         words = [f"{self.folder}: {self.size}, {step.accuracy:.2%} on {self.held_out:,} held-out images"]
         if self.met:
-            words.append(f"it loses {max(drop, 0):.2f} points, allowed are {limit:g}")
+            words.append(f"it loses {max(drop, 0):.2f} points, at most {limit:g} are allowed")
         else:
-            words.append(f"no size loses at most {limit:g} points: the best one loses {drop:.2f}")
+            words.append(f"it loses {drop:.2f} points, more than the {limit:g} allowed")
         if self.seen and self.reference_images == "test":
             words.append(
                 f"losses are counted from the test accuracy of the original network, {self.reference:.2%}: it was "

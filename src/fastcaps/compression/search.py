@@ -137,7 +137,8 @@ class Compressed:
     """Result of a search.
 
     Attributes:
-        network: the smallest folded network that loses no more than allowed; the most accurate one if all lose more.
+        network: the smallest folded network that loses no more than allowed; the largest one that was tried if it loses
+            more.
         step: its measurements.
         reference: accuracy that losses are counted from.
         steps: all sizes that were tried, from large to small.
@@ -177,7 +178,7 @@ class Observer:
 
 
 def compress(
-    model: CapsNet,
+    model: CapsNet | FastCapsNet,
     data: DataSet,
     master: MasterCoefficients | Tensor | Literal["uniform"] = "uniform",
     settings: CompressSettings | None = None,
@@ -194,9 +195,9 @@ def compress(
     The search ends with the first size that loses too much.
 
     Args:
-        model: a trained network; not modified.
+        model: a trained network; not modified. What is left of a folded network learns from the folded network itself.
         data: the data set that it was trained with. Its test images are not used.
-        master: the coefficients to fold, as for `fastcaps.fold`.
+        master: the coefficients to fold, as for `fastcaps.fold`; not used for a folded network.
         settings: settings of the search.
         split: training and held-out images, if the model was trained without the latter; otherwise some of the
             training images are held out.
@@ -209,17 +210,20 @@ def compress(
     search = _Search(model, data, settings, split, None if folder is None else Path(folder), observer)
     if reference is None:
         reference = search.accuracy(model)
-    whole = fold(model, master)
+    whole = model if isinstance(model, FastCapsNet) else fold(model, master)
     sizes = settings.sizes(model.config)
     rankings = search.rankings(whole, sizes)
-    network, steps, passing = whole, [], None
+    network, steps = whole, []
+    chosen: tuple[FastCapsNet, Step] | None = None
     for size in sizes:
         network, step = search.step(network, size)
         steps.append(step)
-        if 100 * (reference - step.accuracy) > settings.max_drop + 1e-9:
+        passes = 100 * (reference - step.accuracy) <= settings.max_drop + 1e-9
+        if passes or chosen is None:
+            chosen = network, step
+        if not passes:
             break
-        passing = network, step
-    chosen = passing or max(search.trained, key=lambda pair: pair[1].accuracy)
+    assert chosen is not None  # there is at least one size
     return Compressed(*chosen, reference, tuple(steps), rankings)
 
 
@@ -228,7 +232,7 @@ class _Search:
 
     def __init__(
         self,
-        model: CapsNet,
+        model: CapsuleNetwork,
         data: DataSet,
         settings: CompressSettings,
         split: tuple[Split, Split] | None,
@@ -249,7 +253,6 @@ class _Search:
             observe=observer.teacher,
         )
         self.ranking_images = list(batches(train.first(_RANKED), 64, view=self.view))
-        self.trained: list[tuple[FastCapsNet, Step]] = []
 
     def accuracy(self, network: CapsuleNetwork, limit: int | None = None) -> float:
         """Return the accuracy on the held-out images."""
@@ -283,8 +286,7 @@ class _Search:
         """Prune a network to a size and train it, or load the result of an earlier search."""
         folder = None if self.folder is None else self.folder / f"{size.types}-types-{size.maps}-maps"
         if folder is not None and (folder / "step.json").is_file():
-            self.trained.append((FastCapsNet.from_pretrained(folder), read_json(folder / "step.json", Step)))
-            return self.trained[-1]
+            return FastCapsNet.from_pretrained(folder), read_json(folder / "step.json", Step)
         by = self.settings.ranking
         moments = measure_moments(network, self.ranking_images) if by == "energy" else None
         small = pruned(network, size, by, moments, self.settings.seed)
@@ -305,7 +307,6 @@ class _Search:
             files: dict[Path, bytes | None] = {**small.pretrained_files(folder)}
             files |= {folder / "step.json": json_bytes(asdict(step)), folder / "checkpoint.safetensors": None}
             write_atomically(files)
-        self.trained.append((small, step))
         return small, step
 
     def _evaluate(self, network: FastCapsNet) -> float:
@@ -323,7 +324,7 @@ def pruned(network: FastCapsNet, size: Size, by: Ranking, moments: Moments | Non
 
 
 def measured_step(network: FastCapsNet, accuracy: float) -> Step:
-    """Return the entry of a network that was not pruned or trained."""
+    """Return the entry of a network with its accuracy, before and without any training."""
     count = sum(p.numel() for name, p in network.named_parameters() if not name.startswith("decoder."))
     return Step(Size.of(network.config), count, multiply_adds(network.config), accuracy, accuracy, [])
 

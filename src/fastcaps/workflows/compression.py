@@ -96,6 +96,11 @@ class _Job:
     validation: HeldOut
     command: str | None
 
+    @property
+    def teacher(self) -> CapsNet | FastCapsNet:
+        """The network to learn from: with dynamic routing, or folded if it was trained with fixed coefficients."""
+        return fold(self.model, self.master) if self.source.about.fixed_coefficients else self.model
+
     def accuracy(self, network: CapsuleNetwork, name: str) -> float:
         """Return the accuracy of a network on the held-out images."""
         held_out = self.split[1]
@@ -105,15 +110,16 @@ class _Job:
 
 def _compress(job: _Job) -> CompressionResult:
     begun, search = time.monotonic(), job.target.folder / "search"
-    folded = fold(job.model, job.master)
-    accuracy, whole = job.accuracy(job.model, "dynamic routing"), job.accuracy(folded, "folded")
+    teacher, folded = job.teacher, fold(job.model, job.master)
+    whole = job.accuracy(folded, "folded")
+    accuracy = whole if isinstance(teacher, FastCapsNet) else job.accuracy(teacher, "dynamic routing")
     seen = not job.source.settings.validation and not job.source.has_others(job.data)
     # A network that was trained on these images knows them better than others.
     test_accuracy = _test_accuracy(job.source) if seen else None
     reference = accuracy if test_accuracy is None else test_accuracy
     with _Shown(job.settings.batch_size) as shown:
         compressed = compress_network(
-            job.model,
+            teacher,
             job.data,
             job.master,
             job.settings,
@@ -219,6 +225,8 @@ def _as_before(folder: Path, settings: CompressSettings) -> CompressSettings:
 
 def _check_folder(folder: Path, search: _Search, resume: bool) -> None:
     """Raise if a folder holds anything but this search."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file, expected a folder for the run: choose another name")
     recover(folder)
     file = folder / _SETTINGS
     if not file.is_file():
@@ -246,16 +254,16 @@ def _split(source: Run, data: DataSet, settings: CompressSettings) -> tuple[tupl
 
 
 def _test_accuracy(source: Run) -> float | None:
-    """Return the accuracy of the dynamic network on the test images, if it is stored in the run."""
-    bundled = source.about.evaluation or {}
-    if "dynamic" in bundled:
-        return bundled["dynamic"]
+    """Return the accuracy on the test images, as the network was trained, if it is stored in the run."""
+    routing, bundled = "fast" if source.about.fixed_coefficients else "dynamic", source.about.evaluation or {}
+    if routing in bundled:
+        return bundled[routing]
     file, _ = source.evaluation_files
     if not file.is_file():
         return None
     from fastcaps.analysis.results import Evaluation
 
-    return Evaluation.load(file).variants["dynamic"].accuracy
+    return Evaluation.load(file).variants[routing].accuracy
 
 
 def _read(search: Path, size: Size) -> FastCapsNet:
