@@ -223,10 +223,11 @@ def aims(name: str) -> str:
 
 # Files of a compression, and of its evaluation with the original network beside it.
 COMPRESSED = {
-    "mnist": "MNIST, rotated and zoomed: `mnist-small`",
-    "mnist-0": "MNIST, seed 0",
-    "mnist-1": "MNIST, seed 1, weights not averaged",
-    "mnist-2": "MNIST, seed 2, weights not averaged",
+    "mnist": "MNIST, seed 0: `mnist-small`",
+    "mnist-1": "MNIST, seed 1",
+    "mnist-2": "MNIST, seed 2",
+    "mnist-long": "MNIST, seed 0, trained for longer",
+    "mnist-0": "MNIST, seed 0, shifted images only",
     "fashion": "Fashion-MNIST",
     "cifar10-half": "CIFAR-10, `--max-drop 0`",
     "cifar10": "CIFAR-10, `--max-drop 0.5`",
