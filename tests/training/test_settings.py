@@ -76,6 +76,7 @@ def test_settings_of_runs_from_before_there_were_all():
         ({"seed": -1}, "seed is -1, expected a whole number, at least 0"),
         ({"seed": 2**63}, r"seed is 9223372036854775808, expected a whole number, at least 0, below 2\^63"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0, expected a number above 0"),
+        ({"primary_rate": 0.0}, "primary_rate is 0.0, expected a number above 0"),
         ({"final_rate": float("nan")}, "final_rate is nan, expected a number above 0"),
         ({"final_rate": 0.0}, "final_rate is 0.0, expected a number above 0"),
         ({"final_rate": -1.0, "decay": "linear"}, "final_rate is -1.0, expected a number, at least 0"),

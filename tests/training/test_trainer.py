@@ -87,6 +87,23 @@ def test_a_measure_that_is_not_a_number_and_own_entries(data, config, tmp_path):
     assert (stored.command, stored.init, stored.more) == ("train", InitialWeights("a", "b"), {"own": {"entry": "x"}})
 
 
+@pytest.mark.parametrize("primary_rate", [1.0, 0.1])
+def test_primary_capsules_have_a_learning_rate_of_their_own(data, config, tmp_path, primary_rate):
+    states: list[dict[str, torch.Tensor]] = []
+
+    def keep_weights(report=None):
+        states.append({name: weight.detach().clone() for name, weight in run.model.named_parameters()})
+
+    settings = {"epochs": 1, "learning_rate": 1e-3, "warmup": 0, "decay": "linear"}
+    run = trainer(data, config, tmp_path, keep_weights, primary_rate=primary_rate, **settings)
+    keep_weights()
+    run.fit()
+    # The first step of Adam moves a weight by the learning rate.
+    moved = {name: float((weight - states[0][name]).abs().max()) for name, weight in states[1].items()}
+    rates = {"stem.conv.weight": 1e-3, "primary.conv.weight": 1e-3 * primary_rate, "routing.weight": 1e-3}
+    assert {name: moved[name] for name in rates} == pytest.approx(rates, rel=0.05)
+
+
 @pytest.mark.slow
 def test_it_learns_and_leaves_a_run_folder(data, config, tmp_path):
     reports: list[Report] = []

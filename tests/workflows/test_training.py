@@ -112,6 +112,34 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
+def test_a_recipe_is_a_start_for_options(run, tmp_path):
+    best = {
+        "coefficients": "uniform",
+        "loss": "cross_entropy",
+        "primary_rate": 0.1,
+        "class_dimension": 5,
+        "iterations": 2,
+    }
+    images = replace(make_data(), recipes={"best": best})
+    options: dict[str, Any] = {"loggers": [], **TINY}
+    trained = Run.open(workflows.train(images, tmp_path / "best", recipe="best", **options, epochs=1).run)
+    settings = trained.settings
+    assert (settings.epochs, settings.loss, settings.primary_rate) == (1, "cross_entropy", 0.1)
+    config = trained.about.config
+    assert (config.class_dimension, config.iterations, trained.about.fixed_coefficients) == (6, 2, True)
+    workflows.train(images, tmp_path / "again", config=trained.config_file, loggers=[])
+    assert same(weights(trained.folder), weights(tmp_path / "again"))
+    paper = Run.open(workflows.train(images, tmp_path / "paper", recipe="paper", **options, epochs=1).run)
+    assert (paper.settings.loss, paper.about.fixed_coefficients) == ("margin", False)
+    for changes, message in (
+        ({"recipe": "beste"}, "recipe=beste: patterns has none of this name, expected paper or best"),
+        ({"recipe": "best", "init": run.run}, "recipe=best: with init= a trained network is trained on, leave one of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            workflows.train(images, tmp_path / "refused", loggers=[], **changes)
+    assert not (tmp_path / "refused").exists()
+
+
 def test_distillation_takes_the_coefficients_of_the_run(run, tmp_path):
     options: dict[str, Any] = {"init": run.run, "distill": True, "routing_only": True, "epochs": 1, "threads": 1}
     workflows.accumulate(run.run, data=make_data(), threads=1)

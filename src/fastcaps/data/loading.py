@@ -109,6 +109,7 @@ def load_named(
         background=entry.background,
         network=entry.network,
         training=entry.training,
+        recipes=entry.recipes,
     )
 
 

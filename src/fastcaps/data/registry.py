@@ -89,6 +89,7 @@ class NamedSet:
         background: brightness of the edge of gray images, between 0 and 1; None for color, or if it varies.
         network: entries of the configuration of the paper's network for it that differ from MNIST's.
         training: settings of training that differ from the defaults (reasons: docs/results/training-defaults.md).
+        recipes: other ways to train than the paper's, by name, as arguments of `fastcaps.workflows.train`.
     """
 
     name: str
@@ -103,6 +104,7 @@ class NamedSet:
     background: float | None = 0.0
     network: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 _DIGITS = tuple("0123456789")

@@ -95,6 +95,8 @@ class RunOptions(ShortRepr):
     Attributes:
         out: the run folder.
         init: a run to start from, with its network, weights, data and held-out images.
+        recipe: how to train: paper (default), or best for the most accurate way known, where the data set has one
+            (cifar10); other options override it.
         coefficients: coefficients to train with in place of routing: a file, or uniform.
         loggers: where metrics go beside metrics.jsonl: tensorboard, or a logger of your own.
         convolution: convolution of PrimaryCaps; auto takes the faster one.
@@ -104,6 +106,7 @@ class RunOptions(ShortRepr):
 
     out: str | None = None
     init: str | None = field(default=None, metadata={"metavar": "RUN"})
+    recipe: str | None = None
     coefficients: str | None = field(default=None, metadata={"metavar": "FILE"})
     loggers: tuple[str, ...] = ()
     convolution: Convolution = "auto"

@@ -51,7 +51,7 @@ class Optimization:
     """
 
     def __init__(self, model: CapsNet, settings: TrainSettings, world: World) -> None:
-        self.adam = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
+        self.adam = _adam(model, settings)
         self._model, self._settings, self._world = model, settings, world
         self._objective: nn.Module = Objective(model, settings)
         self.average = WeightAverage(model, settings.averaging) if settings.averaging else None
@@ -70,7 +70,7 @@ class Optimization:
             fresh = CapsNet(self._model.config)
             fresh.routing.reset_parameters(master.values)
             self._model.load_state_dict(fresh.state_dict())
-        self.adam = torch.optim.Adam(self._model.parameters(), lr=self._settings.learning_rate, fused=True)
+        self.adam = _adam(self._model, self._settings)
         if self.average is not None:
             self.average = WeightAverage(self._model, self._settings.averaging)
 
@@ -103,7 +103,7 @@ class Optimization:
         """
         images, labels = batch
         for group in self.adam.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         loss, lengths = self._objective(images, labels, fixed)
         if not self._world.is_single:
             # Gradients are averaged over processes, but the loss is a mean over the images of this process.
@@ -156,3 +156,12 @@ class Optimization:
     def _advice(self) -> str:
         rate, warmup = self._settings.learning_rate, self._settings.warmup
         return f"lower learning_rate={rate:g} or raise warmup={warmup}, and start again"
+
+
+def _adam(model: CapsNet, settings: TrainSettings) -> torch.optim.Adam:
+    """Return Adam with a group per parameter, in the order of the model, and the factor of its learning rate."""
+    groups = [
+        {"params": [parameter], "factor": settings.primary_rate if name.startswith("primary.") else 1.0}
+        for name, parameter in model.named_parameters()
+    ]
+    return torch.optim.Adam(groups, lr=settings.learning_rate, fused=True)

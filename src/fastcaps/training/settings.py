@@ -51,6 +51,7 @@ class TrainSettings(ShortRepr, Record):
         batch_size: images per step.
         seed: seed of initial weights, order and augmentation.
         learning_rate: highest learning rate of Adam.
+        primary_rate: learning rate of PrimaryCaps as a fraction of that of the other layers.
         final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
         decay: how the learning rate gets there: exponential, linear, or cosine, which stays high for longer.
         averaging: share of the moving average of the weights that a step keeps, such as 0.999; the average is
@@ -77,6 +78,7 @@ class TrainSettings(ShortRepr, Record):
     batch_size: int = 128
     seed: int = 0
     learning_rate: float = 1e-3
+    primary_rate: float = 1.0
     final_rate: float = 0.02
     decay: Decay = "exponential"
     averaging: float = 0.0
@@ -112,7 +114,12 @@ class TrainSettings(ShortRepr, Record):
             if type(value) is not int or not minimum <= value < 2**63:
                 raise ValueError(f"{name} is {value!r}, expected a whole number, at least {minimum}, below 2^63")
         # A rate of 0 can't be reached exponentially.
-        positive = ("learning_rate", "sharpness", *(("final_rate",) if self.decay == "exponential" else ()))
+        positive = (
+            "learning_rate",
+            "primary_rate",
+            "sharpness",
+            *(("final_rate",) if self.decay == "exponential" else ()),
+        )
         for name in positive:
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected a number above 0")

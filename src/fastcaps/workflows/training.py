@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ from fastcaps.workflows._common import select_device
 from fastcaps.workflows._small_data import few_steps_warnings, folder_settings, nothing_learned_warnings
 from fastcaps.workflows._summary import FolderSummary
 
+# The recipe of every data set: its defaults.
+_PAPER = "paper"
 # Settings that only apply to one of the losses.
 _OF_LOSS = {"sharpness": "cross_entropy"} | dict.fromkeys(
     ("positive_margin", "negative_margin", "negative_weight"), "margin"
@@ -145,6 +147,7 @@ class _Preparation:
         self.device = select_device(config.run.device, config.run.threads)
         self.start = self._start()
         self.data = self._data(data).augmented(rotation=config.data.rotation, zoom=config.data.zoom)
+        self.config = self._with_recipe()
         self.settings = self._settings()
         self.model = self._model()
         self.master = self._coefficients()
@@ -194,6 +197,18 @@ class _Preparation:
         if start is not None:
             return current().main_first(lambda: start.data(options.data_dir))
         raise ConfigError("give data=, or init= with a run whose data to use")
+
+    def _with_recipe(self) -> TrainConfig:
+        """Return the configuration with the entries of its recipe that it doesn't have itself."""
+        name, recipes = self.config.run.recipe, {_PAPER: {}, **self.data.recipes}
+        if name is None:
+            return self.config
+        if self.start is not None:
+            raise ConfigError(f"recipe={name}: with init= a trained network is trained on, leave one of them out")
+        if name not in recipes:
+            raise ConfigError(f"recipe={name}: {self.data.name} has none of this name, expected {' or '.join(recipes)}")
+        own = {**self.config.network, **self.config.training, **without_none(**asdict(self.config.run))}
+        return self.config.changed(**{key: value for key, value in recipes[name].items() if key not in own})
 
     def _settings(self) -> TrainSettings:
         changes = dict(self.config.training)
