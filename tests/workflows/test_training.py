@@ -13,9 +13,10 @@ from tests.data import tiny
 from tests.training.conftest import make_data
 
 from fastcaps import workflows
+from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import Logger, Report, Run, TrainSettings
 from fastcaps.training.config import ConfigError
-from fastcaps.training.description import Extension
+from fastcaps.training.description import Extension, InitialWeights
 from fastcaps.training.interrupts import TrainingInterrupted
 
 TINY: dict[str, Any] = {
@@ -102,13 +103,13 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
             workflows.train(make_data(), tmp_path / "refused", init=run.run, loggers=[], **changes)
     refused: dict[str, Any]
     for refused, message in (
-        ({"data": make_data()}, "give out=, the run folder"),
-        ({"out": tmp_path / "refused"}, "give data=, or init= with a run whose data to use"),
-        ({"out": tmp_path / "refused", "routing_only": True}, "routing_only=True: a new network has nothing to keep"),
-        ({"out": tmp_path / "refused", "distill": True}, "distill=True: a new network has nothing to teach"),
+        ({"out": None}, "give out=, the run folder"),
+        ({"data": None}, "give data=, or init= with a run whose data to use"),
+        ({"routing_only": True}, "routing_only=True: a new network has nothing to keep"),
+        ({"distill": True}, "distill=True: a new network has nothing to teach"),
     ):
         with pytest.raises(ConfigError, match=message):
-            workflows.train(**refused)
+            workflows.train(**{"data": make_data(), "out": tmp_path / "refused"} | refused)
     assert not (tmp_path / "refused").exists()
 
 
@@ -131,13 +132,20 @@ def test_a_recipe_is_a_start_for_options(run, tmp_path):
     assert same(weights(trained.folder), weights(tmp_path / "again"))
     paper = Run.open(workflows.train(images, tmp_path / "paper", recipe="paper", **options, epochs=1).run)
     assert (paper.settings.loss, paper.about.fixed_coefficients) == ("margin", False)
-    for changes, message in (
-        ({"recipe": "beste"}, "recipe=beste: patterns has none of this name, expected paper or best"),
-        ({"recipe": "best", "init": run.run}, "recipe=best: with init= a trained network is trained on, leave one of"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            workflows.train(images, tmp_path / "refused", loggers=[], **changes)
+    with pytest.raises(ConfigError, match="recipe=beste: patterns has none of this name, expected paper or best"):
+        workflows.train(images, tmp_path / "refused", loggers=[], recipe="beste")
     assert not (tmp_path / "refused").exists()
+
+
+def test_a_recipe_may_start_from_a_run(run, tmp_path):
+    best = {"init": run.run, "coefficients": "uniform", "epochs": 1, "primary_rate": 0.1}
+    images = replace(make_data(), recipes={"best": best})
+    trained = Run.open(workflows.train(images, tmp_path / "best", recipe="best", loggers=[], threads=1).run)
+    assert trained.about.init == InitialWeights(run.run, weights_hash(Run.open(run.run).model()))
+    assert trained.settings.validation == 12  # as in the run
+    other = workflows.train(make_data(), tmp_path / "other", epochs=1, loggers=[], **TINY).run
+    again = workflows.train(images, tmp_path / "again", recipe="best", init=other, loggers=[], threads=1).run
+    assert Run.open(again).about.init == InitialWeights(other, weights_hash(Run.open(other).model()))
 
 
 def test_distillation_takes_the_coefficients_of_the_run(run, tmp_path):

@@ -145,9 +145,9 @@ class _Preparation:
     def __init__(self, config: TrainConfig, data: DataSet | None, resume: bool) -> None:
         self.config, self.resume = config, resume
         self.device = select_device(config.run.device, config.run.threads)
-        self.start = self._start()
         self.data = self._data(data).augmented(rotation=config.data.rotation, zoom=config.data.zoom)
         self.config = self._with_recipe()
+        self.start = self._start()
         self.settings = self._settings()
         self.model = self._model()
         self.master = self._coefficients()
@@ -188,13 +188,14 @@ class _Preparation:
         return Run.open(init)
 
     def _data(self, data: DataSet | None) -> DataSet:
-        options, start = self.config.data, self.start
+        options, init = self.config.data, self.config.run.init
         if data is not None:
             return data
         if options.name is not None:
             name = options.name
             return current().main_first(lambda: load(name, **options.arguments()))
-        if start is not None:
+        if init is not None:
+            start = Run.open(init)
             return current().main_first(lambda: start.data(options.data_dir))
         raise ConfigError("give data=, or init= with a run whose data to use")
 
@@ -203,8 +204,6 @@ class _Preparation:
         name, recipes = self.config.run.recipe, {_PAPER: {}, **self.data.recipes}
         if name is None:
             return self.config
-        if self.start is not None:
-            raise ConfigError(f"recipe={name}: with init= a trained network is trained on, leave one of them out")
         if name not in recipes:
             raise ConfigError(f"recipe={name}: {self.data.name} has none of this name, expected {' or '.join(recipes)}")
         own = {**self.config.network, **self.config.training, **without_none(**asdict(self.config.run))}
