@@ -41,7 +41,7 @@ def test_options_become_settings(monkeypatch):
     assert options["resume"]
     done = CliRunner().invoke(app, ["compress", "mnist", "--out", "small", "--held-out", "100"])
     assert asked[1][2]["settings"] == CompressSettings(held_out=100)
-    assert "it loses 5.00 points, more than the 0.3 allowed" in done.output
+    assert "it loses 5.00 points, more than the limit of 0.3" in done.output
 
 
 def test_an_interrupt_names_the_option(monkeypatch):

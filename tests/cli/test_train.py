@@ -46,11 +46,12 @@ def test_help_has_groups_and_no_former_names():
 @pytest.mark.slow
 def test_a_run_is_repeated_from_its_config_file(tmp_path):
     one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"
-    invoke(*TRAIN, "--lr", 0.002, "--normalization", "softmax", "--validation", 20, "--out", one)
+    invoke(*TRAIN, "--lr", 0.002, "--primary-rate", 0.5, "--normalization", "softmax", "--validation", 20, "--out", one)
     config = tomllib.loads((one / "config.toml").read_text())
     settings = json.loads((one / "run.json").read_text())["settings"]
     assert config["training"] == {name: value for name, value in settings.items() if value is not None}
-    assert (config["training"]["learning_rate"], config["training"]["validation"]) == (0.002, 20)
+    given = {"learning_rate": 0.002, "primary_rate": 0.5, "validation": 20}
+    assert {name: config["training"][name] for name in given} == given
     assert config["data"] == {"name": "digits", "seed": 0}
     assert config["network"]["normalization"] == "softmax"
     assert config["run"] == {
@@ -63,6 +64,11 @@ def test_a_run_is_repeated_from_its_config_file(tmp_path):
     assert weights(one) != weights(three)
     assert list((three / "tensorboard").iterdir())
     assert repeated["selected"] == repeated["history"][0]
+
+
+def test_a_recipe_that_a_set_does_not_have(tmp_path):
+    error = invoke("train", "--data", "mnist", "--recipe", "best", "--out", tmp_path / "x", code=2).stderr
+    assert "--recipe best: mnist has no such recipe, expected paper" in " ".join(error.split())
 
 
 def test_errors_of_config_files_are_one_line(tmp_path):

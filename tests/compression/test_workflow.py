@@ -114,7 +114,7 @@ def test_a_search_is_resumed_and_may_take_another_size(source, compressed):
         workflows.compress(source, folder, settings=other, resume=True, data=data(), threads=1)
 
 
-def test_a_search_of_an_earlier_version_is_resumed_without_averaging(source, compressed, tmp_path):
+def test_a_search_of_an_earlier_version_is_resumed_without_averaging(source, compressed, tmp_path, capsys):
     folder = shutil.copytree(compressed[0], tmp_path / "before")
     settings = folder / "search" / "settings.json"
     stored = json.loads(settings.read_bytes())
@@ -123,6 +123,7 @@ def test_a_search_of_an_earlier_version_is_resumed_without_averaging(source, com
     settings.write_text(json.dumps(kept))
     workflows.compress(source, folder, settings=SETTINGS, resume=True, data=data(), threads=1)
     assert Run.open(folder).about.settings.averaging == 0.0
+    assert "the sizes it has finished keep the weights of their best epoch" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(ValueError, match=r"augmentation\.rotation was 0\.0, now 30\.0"):
         workflows.compress(source, folder, settings=SETTINGS, resume=True, rotation=30.0, data=data(), threads=1)
 

@@ -13,6 +13,7 @@ from tests.data import tiny
 from tests.training.conftest import make_data
 
 from fastcaps import workflows
+from fastcaps.data.registry import SETS
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import Logger, Report, Run, TrainSettings
 from fastcaps.training.config import ConfigError
@@ -103,49 +104,79 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
             workflows.train(make_data(), tmp_path / "refused", init=run.run, loggers=[], **changes)
     refused: dict[str, Any]
     for refused, message in (
-        ({"out": None}, "give out=, the run folder"),
-        ({"data": None}, "give data=, or init= with a run whose data to use"),
-        ({"routing_only": True}, "routing_only=True: a new network has nothing to keep"),
-        ({"distill": True}, "distill=True: a new network has nothing to teach"),
+        ({"data": make_data()}, "give out=, the run folder"),
+        ({"out": tmp_path / "refused"}, "give data=, or init= with a run whose data to use"),
+        ({"out": tmp_path / "refused", "routing_only": True}, "routing_only=True: a new network has nothing to keep"),
+        ({"out": tmp_path / "refused", "distill": True}, "distill=True: a new network has nothing to teach"),
     ):
         with pytest.raises(ConfigError, match=message):
-            workflows.train(**{"data": make_data(), "out": tmp_path / "refused"} | refused)
+            workflows.train(**refused)
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_recipe_is_a_start_for_options(run, tmp_path):
-    best = {
-        "coefficients": "uniform",
-        "loss": "cross_entropy",
-        "primary_rate": 0.1,
-        "class_dimension": 5,
-        "iterations": 2,
-    }
-    images = replace(make_data(), recipes={"best": best})
-    options: dict[str, Any] = {"loggers": [], **TINY}
-    trained = Run.open(workflows.train(images, tmp_path / "best", recipe="best", **options, epochs=1).run)
+def with_recipes(monkeypatch, **recipes):
+    monkeypatch.setitem(SETS, "digits", replace(SETS["digits"], recipes=recipes))
+
+
+def test_a_recipe_is_a_start_for_options(monkeypatch, tmp_path):
+    tiny.use_few_digits(monkeypatch)
+    best = {"coefficients": "uniform", "loss": "cross_entropy", "primary_rate": 0.1, "epochs": 5}
+    with_recipes(monkeypatch, best=best)
+    trained = Run.open(workflows.train("digits", tmp_path / "best", recipe="best", loggers=[], epochs=1, **TINY).run)
     settings = trained.settings
     assert (settings.epochs, settings.loss, settings.primary_rate) == (1, "cross_entropy", 0.1)
-    config = trained.about.config
-    assert (config.class_dimension, config.iterations, trained.about.fixed_coefficients) == (6, 2, True)
-    workflows.train(images, tmp_path / "again", config=trained.config_file, loggers=[])
+    assert trained.about.fixed_coefficients
+    with_recipes(monkeypatch)  # the run is described without its recipe
+    workflows.train(out=tmp_path / "again", config=trained.config_file, loggers=[])
     assert same(weights(trained.folder), weights(tmp_path / "again"))
-    paper = Run.open(workflows.train(images, tmp_path / "paper", recipe="paper", **options, epochs=1).run)
-    assert (paper.settings.loss, paper.about.fixed_coefficients) == ("margin", False)
-    with pytest.raises(ConfigError, match="recipe=beste: patterns has none of this name, expected paper or best"):
-        workflows.train(images, tmp_path / "refused", loggers=[], recipe="beste")
+    workflows.train(resume=trained.folder, loggers=[])
+    paper = workflows.train("digits", tmp_path / "paper", recipe="paper", loggers=[], epochs=1, **TINY)
+    assert (Run.open(paper.run).settings.loss, Run.open(paper.run).about.fixed_coefficients) == ("margin", False)
+
+
+def test_a_recipe_may_start_from_a_run(monkeypatch, tmp_path):
+    tiny.use_few_digits(monkeypatch)
+    run, other = (
+        workflows.train("digits", tmp_path / name, epochs=1, validation=12, loggers=[], **TINY).run
+        for name in ("run", "other")
+    )
+    with_recipes(monkeypatch, best={"init": run, "coefficients": "uniform", "epochs": 1, "primary_rate": 0.1})
+    for init, options in (
+        (run, {"data": "digits"}),
+        (other, {"init": other}),
+        (other, {"data": "digits", "init": other}),
+    ):
+        folder = tmp_path / f"best-{len(list(tmp_path.iterdir()))}"
+        trained = Run.open(workflows.train(out=folder, recipe="best", loggers=[], threads=1, **options).run)
+        assert trained.about.init == InitialWeights(init, weights_hash(Run.open(init).model()))
+        assert (trained.settings.validation, trained.settings.primary_rate) == (12, 0.1)
+
+
+def test_recipes_that_are_refused(monkeypatch, tmp_path):
+    def load(*arguments, **options):
+        raise AssertionError("no data is needed to refuse a recipe")
+
+    monkeypatch.setattr("fastcaps.workflows.training.load", load)
+    call: dict[str, Any]
+    for call, message in (
+        ({"data": "cifar10", "recipe": "beste"}, "recipe=beste: cifar10 has no such recipe, expected paper or best"),
+        ({"data": "mnist", "recipe": "best"}, "recipe=best: mnist has no such recipe, expected paper"),
+        ({"data": make_data(), "recipe": "best"}, "recipe=best: the data set has no such recipe, expected paper"),
+        ({"data": "cifar10", "recipe": "best", "settings": TrainSettings()}, "settings= are all settings, recipe="),
+        ({"data": "cifar10", "recipe": "best", "iterations": 2}, "iterations=2: with init= the network is that of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            workflows.train(out=tmp_path / "refused", loggers=[], **call)
     assert not (tmp_path / "refused").exists()
 
 
-def test_a_recipe_may_start_from_a_run(run, tmp_path):
-    best = {"init": run.run, "coefficients": "uniform", "epochs": 1, "primary_rate": 0.1}
-    images = replace(make_data(), recipes={"best": best})
-    trained = Run.open(workflows.train(images, tmp_path / "best", recipe="best", loggers=[], threads=1).run)
-    assert trained.about.init == InitialWeights(run.run, weights_hash(Run.open(run.run).model()))
-    assert trained.settings.validation == 12  # as in the run
-    other = workflows.train(make_data(), tmp_path / "other", epochs=1, loggers=[], **TINY).run
-    again = workflows.train(images, tmp_path / "again", recipe="best", init=other, loggers=[], threads=1).run
-    assert Run.open(again).about.init == InitialWeights(other, weights_hash(Run.open(other).model()))
+def test_recipes_hold_what_a_recipe_may_hold():
+    known = {*TrainSettings().to_dict(), "init", "coefficients"}
+    assert "best" in SETS["cifar10"].recipes
+    for data in SETS.values():
+        for recipe in data.recipes.values():
+            assert recipe.keys() <= known
+            TrainSettings(**{name: value for name, value in recipe.items() if name not in ("init", "coefficients")})
 
 
 def test_distillation_takes_the_coefficients_of_the_run(run, tmp_path):

@@ -65,7 +65,7 @@ def compress(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Remove capsule types and stem maps, and train what is left to answer as the dynamic network does.
+    """Remove capsule types and stem maps, and train what is left to answer as the original network does.
 
     Tries sizes from large to small, each from the one before, and takes the smallest that loses no more than --max-drop
     on held-out training images. The result is a run: evaluate, export, predict and analyze work on it.

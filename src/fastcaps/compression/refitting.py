@@ -129,9 +129,9 @@ def refit(
 ) -> list[RefitEpoch]:
     """Train a folded network in place, without its decoder.
 
-    The network ends with the averaged weights of the last epoch, where the learning rate is lowest. It ends with its
-    initial weights if those are more accurate. No epoch is chosen by its accuracy: the network may come from one that
-    was trained on the held-out images, and would be most accurate on them before it has forgotten them.
+    The network ends with the averaged weights of the last epoch, where the learning rate is lowest, or with its initial
+    weights if those are more accurate. Epochs are not compared: the network may come from one that was trained on the
+    held-out images, and would be most accurate on them before it has forgotten them.
 
     Args:
         network: the folded network; afterwards in evaluation mode, with gradients switched off.

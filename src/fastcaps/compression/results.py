@@ -41,7 +41,7 @@ class CompressionResult(Result):
         met: whether it loses no more accuracy than allowed.
         reference: accuracy that losses are counted from.
         reference_images: the images of that accuracy.
-        source_accuracy: accuracy of the dynamic network on the held-out images.
+        source_accuracy: accuracy of the original network on the held-out images.
         held_out: number of held-out images.
         seen: whether the original network was trained on the held-out images.
         steps: all sizes that were tried, from large to small.
@@ -79,9 +79,9 @@ class CompressionResult(Result):
         limit = self.settings.max_drop
         words = [f"{self.folder}: {self.size}, {step.accuracy:.2%} on {self.held_out:,} held-out images"]
         if self.met:
-            words.append(f"it loses {max(drop, 0):.2f} points, at most {limit:g} are allowed")
+            words.append(f"it loses {max(drop, 0):.2f} points (limit: {limit:g})")
         else:
-            words.append(f"it loses {drop:.2f} points, more than the {limit:g} allowed")
+            words.append(f"it loses {drop:.2f} points, more than the limit of {limit:g}")
         if self.seen and self.reference_images == "test":
             words.append(
                 f"losses are counted from the test accuracy of the original network, {self.reference:.2%}: it was "
@@ -122,7 +122,7 @@ class CompressionResult(Result):
         columns = ["types, maps", "10³ weights", "10⁶ products", "pruned", "trained"]
         columns += [f"{engine} {batch}" for engine, batch in points]
         title = (
-            f"Sizes: accuracy on held-out images (dynamic routing: {self.source_accuracy:.2%}), ms per image by engine "
-            "and batch size"
+            f"Sizes: accuracy on held-out images (original network: {self.source_accuracy:.2%}), ms per image by "
+            "engine and batch size"
         )
         return Table(title, columns, rows)

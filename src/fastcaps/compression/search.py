@@ -165,7 +165,7 @@ class Observer:
         ranked: called after each pruned network that the comparison of rankings measures, with the number of all.
         begin: called before the training of a size, with the size, the accuracy after pruning, and the number of images
             that both networks will see.
-        teacher: called with the number of images that the dynamic network has just answered.
+        teacher: called with the number of images that the teacher has just answered.
         progress: called after each step of the training.
         epoch: called with the accuracy on the held-out images after each epoch.
     """
@@ -191,11 +191,12 @@ def compress(
     """Return the smallest folded network that loses no more accuracy than allowed.
 
     Capsule types and stem maps are removed, and what is left is trained with the coefficients folded in: on the labels
-    and on the lengths of the dynamic network, with augmented training images. Each size starts from the one before.
+    and on the lengths of the original network, with augmented training images. Each size starts from the one before.
     The search ends with the first size that loses too much.
 
     Args:
-        model: a trained network; not modified. What is left of a folded network learns from the folded network itself.
+        model: a trained network, the teacher; not modified. A folded network teaches as it is, any other with dynamic
+            routing.
         data: the data set that it was trained with. Its test images are not used.
         master: the coefficients to fold, as for `fastcaps.fold`; not used for a folded network.
         settings: settings of the search.

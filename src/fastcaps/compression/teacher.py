@@ -1,4 +1,4 @@
-"""The teacher of a pruned network: the class capsules of the dynamic network on augmented training images."""
+"""The teacher of a pruned network: the class capsules of the original network on augmented training images."""
 
 import hashlib
 import json

@@ -117,7 +117,6 @@ class DataSet:
         background: brightness of the edge of gray images, between 0 and 1; None for color, or if it varies.
         network: entries of the network's configuration that differ from the default.
         training: settings of training that differ from the defaults.
-        recipes: other ways to train than the paper's, by name, as arguments of `fastcaps.workflows.train`.
         test_hashes: for a folder without ``train`` and ``test``, the beginning of the SHA-256 of each test image, by
             which they are found again when the folder has grown.
         left_out: files of a folder that can't be decoded and were left out (``skip_broken=True``).
@@ -134,7 +133,6 @@ class DataSet:
     background: float | None = None
     network: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
-    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     test_hashes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 

@@ -109,7 +109,6 @@ def load_named(
         background=entry.background,
         network=entry.network,
         training=entry.training,
-        recipes=entry.recipes,
     )
 
 

@@ -99,7 +99,7 @@ class _Job:
     @property
     def teacher(self) -> CapsNet | FastCapsNet:
         """The network to learn from: with dynamic routing, or folded if it was trained with fixed coefficients."""
-        return fold(self.model, self.master) if self.source.about.fixed_coefficients else self.model
+        return fold(self.model, self.source.master()) if self.source.about.fixed_coefficients else self.model
 
     def accuracy(self, network: CapsuleNetwork, name: str) -> float:
         """Return the accuracy of a network on the held-out images."""
@@ -220,6 +220,10 @@ def _as_before(folder: Path, settings: CompressSettings) -> CompressSettings:
     former = _Search.load(file) if file.is_file() else None
     if former is None or former.augmentation is not None:
         return settings
+    say(
+        f"warning: {folder} was started by an earlier version: the sizes it has finished keep the weights of their "
+        "best epoch, others get those of the last"
+    )
     return replace(settings, refit=replace(settings.refit, averaging=former.settings.refit.averaging))
 
 

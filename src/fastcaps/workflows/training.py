@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from fastcaps._files import write_atomically
 from fastcaps._progress import say
 from fastcaps._result import Result, Table, without_none
 from fastcaps.data import DataSet, load
+from fastcaps.data.registry import SETS
 from fastcaps.distributed import current
 from fastcaps.functional import get_normalization
 from fastcaps.master import MasterCoefficients, uniform_coefficients
@@ -108,6 +109,8 @@ def train(
         config if isinstance(config, TrainConfig) else TrainConfig() if config is None else TrainConfig.load(config)
     )
     name = data if isinstance(data, str | Path) else None
+    if settings is not None and "recipe" in changes:
+        raise ConfigError("settings= are all settings, recipe= chooses some: give one of them")
     config = config.changed(**{} if settings is None else settings.to_dict()).changed(
         **without_none(data=name, out=out), **changes
     )
@@ -139,15 +142,34 @@ def _stored_config(folder: str | Path) -> Path:
     return run.config_file
 
 
+def _with_recipe(config: TrainConfig, data: DataSet | None) -> TrainConfig:
+    """Return a configuration with the entries of its recipe that it doesn't have itself, and without the recipe."""
+    recipe = config.run.recipe
+    config = config.changed(recipe=None)
+    if recipe in (None, _PAPER):
+        return config
+    name = config.data.name
+    if data is not None:
+        name = None if data.call is None else data.call["name_or_folder"]
+    elif name is None and config.run.init is not None:
+        name = Run.open(config.run.init).about.data.name
+    key = (name or "").replace("-", "_")
+    recipes = SETS[key].recipes if key in SETS else {}
+    if recipe not in recipes:
+        known = " or ".join([_PAPER, *recipes])
+        raise ConfigError(f"recipe={recipe}: {name or 'the data set'} has no such recipe, expected {known}")
+    own = {**config.training, **without_none(init=config.run.init, coefficients=config.run.coefficients)}
+    return config.changed(**{key: value for key, value in recipes[recipe].items() if key not in own})
+
+
 class _Preparation:
     """Network, data, settings and coefficients of a run, from its configuration."""
 
     def __init__(self, config: TrainConfig, data: DataSet | None, resume: bool) -> None:
-        self.config, self.resume = config, resume
+        self.config, self.resume = _with_recipe(config, data), resume
         self.device = select_device(config.run.device, config.run.threads)
-        self.data = self._data(data).augmented(rotation=config.data.rotation, zoom=config.data.zoom)
-        self.config = self._with_recipe()
         self.start = self._start()
+        self.data = self._data(data).augmented(rotation=config.data.rotation, zoom=config.data.zoom)
         self.settings = self._settings()
         self.model = self._model()
         self.master = self._coefficients()
@@ -188,26 +210,15 @@ class _Preparation:
         return Run.open(init)
 
     def _data(self, data: DataSet | None) -> DataSet:
-        options, init = self.config.data, self.config.run.init
+        options, start = self.config.data, self.start
         if data is not None:
             return data
         if options.name is not None:
             name = options.name
             return current().main_first(lambda: load(name, **options.arguments()))
-        if init is not None:
-            start = Run.open(init)
+        if start is not None:
             return current().main_first(lambda: start.data(options.data_dir))
         raise ConfigError("give data=, or init= with a run whose data to use")
-
-    def _with_recipe(self) -> TrainConfig:
-        """Return the configuration with the entries of its recipe that it doesn't have itself."""
-        name, recipes = self.config.run.recipe, {_PAPER: {}, **self.data.recipes}
-        if name is None:
-            return self.config
-        if name not in recipes:
-            raise ConfigError(f"recipe={name}: {self.data.name} has none of this name, expected {' or '.join(recipes)}")
-        own = {**self.config.network, **self.config.training, **without_none(**asdict(self.config.run))}
-        return self.config.changed(**{key: value for key, value in recipes[name].items() if key not in own})
 
     def _settings(self) -> TrainSettings:
         changes = dict(self.config.training)
