@@ -141,6 +141,7 @@ def test_a_recipe_may_start_from_a_run(monkeypatch, tmp_path):
         for name in ("run", "other")
     )
     with_recipes(monkeypatch, best={"init": run, "coefficients": "uniform", "epochs": 1, "primary_rate": 0.1})
+    options: dict[str, Any]
     for init, options in (
         (run, {"data": "digits"}),
         (other, {"init": other}),
