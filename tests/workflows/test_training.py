@@ -141,12 +141,12 @@ def test_a_recipe_may_start_from_a_run(monkeypatch, tmp_path):
         for name in ("run", "other")
     )
     with_recipes(monkeypatch, best={"init": run, "coefficients": "uniform", "epochs": 1, "primary_rate": 0.1})
-    options: dict[str, Any]
-    for init, options in (
+    calls: list[tuple[str, dict[str, Any]]] = [
         (run, {"data": "digits"}),
         (other, {"init": other}),
         (other, {"data": "digits", "init": other}),
-    ):
+    ]
+    for init, options in calls:
         folder = tmp_path / f"best-{len(list(tmp_path.iterdir()))}"
         trained = Run.open(workflows.train(out=folder, recipe="best", loggers=[], threads=1, **options).run)
         assert trained.about.init == InitialWeights(init, weights_hash(Run.open(init).model()))
