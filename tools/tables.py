@@ -329,6 +329,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10-variants": lambda: trainings("cifar10-3", variants("1 epoch", "epoch")),
     "fashion-variants": lambda: trainings("fashion-3", variants("1 epoch", "epoch", **CONTINUED)),
     "refits": lambda: trainings("cifar10-refit", REFITTED),
+    "cifar10-best": lambda: trainings("cifar10", {"best": "`--recipe best`"}),
     "digits": lambda: trainings("digits", variants("3 epochs", "2 epochs")),
     "rankings": lambda: load(CompressionResult, "compress-mnist-search").tables()[0].to_markdown(),
     "compressed": compressed,
