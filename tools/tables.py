@@ -336,6 +336,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compressed-cifar10": lambda: size_speedups("compress-cifar10"),
     "rankings-cifar10": lambda: load(CompressionResult, "compress-cifar10").tables()[0].to_markdown(),
     "lengths": lambda: load(LengthComparison, "mnist-lengths").tables()[0].to_markdown(),
+    "lengths-small": lambda: load(LengthComparison, "mnist-small-lengths").tables()[0].to_markdown(),
     "headline": lambda: headline({"AVX-512 with VNNI": "bench-mnist", "AVX2": "bench-mnist-avx2"}),
     "bench": lambda: bench("bench-mnist"),
     "bench-avx2": lambda: bench("bench-mnist-avx2"),
