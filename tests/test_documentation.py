@@ -244,3 +244,22 @@ def test_links_lead_to_files():
         ):
             is_generated = link.startswith("project/")
             assert is_generated or (page.parent / link).exists(), f"{name_of(page)}: {link}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub and MkDocs make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = [re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[-\s]+", "-", title) for title in titles}
+
+
+def test_links_lead_to_headings():
+    followed = 0
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", text):
+            other = page.parent / target if target else page
+            if other.suffix == ".md" and other.exists() and "reference" not in other.parts:
+                followed += 1
+                assert anchor in anchors(other), f"{name_of(page)}: {target}#{anchor}"
+    assert followed > 20
