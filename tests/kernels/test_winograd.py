@@ -19,7 +19,13 @@ from fastcaps import CapsNet, CapsNetConfig
 from fastcaps.kernels import winograd
 from fastcaps.kernels.convolution import FastConvolution, is_plain
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_conv2d_relu, im2col_kernel
-from fastcaps.kernels.winograd import best_tile, transform_kernel, transforms, winograd_conv2d_transformed
+from fastcaps.kernels.winograd import (
+    best_tile,
+    order_for_training,
+    transform_kernel,
+    transforms,
+    winograd_conv2d_transformed,
+)
 from fastcaps.nn import PrimaryCapsules, Stem
 
 EPSILON = 2.0**-53
@@ -77,8 +83,10 @@ def cases(draw: st.DrawFn, most: int = 14) -> Case:
     b, c, o = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     numbers: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
-    maps = in_order(torch.randn(b, c, h, w, **numbers), draw(st.sampled_from(["plain", "channels last", "hwbc"])))
-    return Case(maps, torch.randn(o, c, size, size, **numbers), torch.randn(o, **numbers), stride, tile)
+    orders = st.sampled_from(["plain", "channels last", "hwbc"])
+    maps = in_order(torch.randn(b, c, h, w, **numbers), draw(orders))
+    weight = in_order(torch.randn(o, c, size, size, **numbers), draw(orders))
+    return Case(maps, weight, torch.randn(o, **numbers), stride, tile)
 
 
 def small_case(tile: int = 3) -> Case:
@@ -121,6 +129,17 @@ def test_gradients_are_those_of_ordinary_convolution(case):
         strict=True,
     ):
         np.testing.assert_allclose(actual, gradient, rtol=0, atol=case.tolerance)
+
+
+def test_weights_in_the_order_for_training_are_not_copied():
+    case = small_case()
+    weight = order_for_training(case.weight)
+    assert torch.equal(weight, case.weight)
+    assert weight.permute(2, 3, 0, 1).is_contiguous()
+    result = winograd_conv2d(case.maps, weight.requires_grad_(), case.bias, case.stride, case.tile)
+    assert torch.equal(result, winograd_conv2d(*case))
+    (gradient,) = torch.autograd.grad(result.sum(), weight)
+    assert gradient.stride() == weight.stride()
 
 
 @pytest.mark.parametrize("tile", [3, 4, 6])

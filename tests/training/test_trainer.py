@@ -18,7 +18,7 @@ from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet
 from fastcaps.data import Augmentation
-from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
+from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings, optimization
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.description import InitialWeights
 from fastcaps.training.interrupts import stop_between_steps
@@ -295,6 +295,31 @@ def test_resuming_is_exact_with_the_fast_convolution(data, config, tmp_path):
     prepared(tmp_path / "cut").fit(resume=True)
     assert same(weights(tmp_path / "whole/model"), weights(tmp_path / "cut/model"))
     assert Run.open(tmp_path / "cut").about.convolution == "winograd"
+
+
+@pytest.mark.parametrize("convolution", ["winograd", "direct"])
+def test_the_memory_order_of_a_kernel_in_training_changes_no_weight(data, config, tmp_path, monkeypatch, convolution):
+    ordered = set()
+
+    def train(out):
+        run = trainer(data, config, out, lambda report: ordered.add(is_ordered(kernel())), averaging=0.9)
+        run.model.primary.convolution = convolution
+
+        def kernel():
+            return run.model.primary.conv.weight
+
+        run.fit()
+        assert kernel().is_contiguous()
+        return weights(out / "model")
+
+    def is_ordered(kernel):
+        return kernel.permute(2, 3, 0, 1).is_contiguous()
+
+    in_order = train(tmp_path / "in order")
+    assert ordered == {convolution == "winograd"}
+    monkeypatch.setattr(optimization, "order_for_training", torch.Tensor.contiguous)
+    as_made = train(tmp_path / "as made")
+    assert same(in_order, as_made)
 
 
 def test_with_a_validation_split_the_best_is_kept(data, config, tmp_path):

@@ -3,6 +3,7 @@
 from fastcaps.kernels.compiled import compiled_conv2d, compiled_conv2d_relu
 from fastcaps.kernels.convolution import FastConvolution, is_plain, is_simple
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_conv2d_relu, im2col_kernel
+from fastcaps.kernels.winograd import order_for_training
 
 __all__ = [
     "FastConvolution",
@@ -13,4 +14,5 @@ __all__ = [
     "im2col_conv2d",
     "im2col_conv2d_relu",
     "im2col_kernel",
+    "order_for_training",
 ]

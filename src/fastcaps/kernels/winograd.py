@@ -228,6 +228,14 @@ def winograd_conv2d(
     return by_position.permute(0, 3, 1, 2)  # (b, o, h', w')
 
 
+def order_for_training(weight: Tensor) -> Tensor:
+    """Return weights ``(o c k k)`` in the memory order ``(k k o c)``, in which `winograd_conv2d` takes them fastest.
+
+    Weights in another order are copied in every forward and every backward pass, and so is their gradient.
+    """
+    return weight.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)  # (o, c, k, k)
+
+
 def transform_kernel(weight: Tensor, stride: int, tile: int) -> Tensor:
     """Return the values of a kernel at all points, computed in float64, for `winograd_conv2d_transformed`.
 
@@ -503,33 +511,26 @@ class _Kernel:
 
     def __init__(self, weight: Tensor, plan: _Plan, workspace: Workspace) -> None:
         self._plan, self._workspace, self._channels = plan, workspace, weight.shape[:2]
-        n, s, k, r = plan.points, plan.stride, plan.size, plan.taps
-        self._matrix = plan.transforms.kernel.to(weight)
-        self._rows = workspace("rows of kernel", s, s, n, r, self._channels.numel())
-        # One product evaluates the rows and brings the kernel's entries from the last place to the first.
-        by_pair = weight.reshape(-1, k * k)  # (x·y, k·k)
-        torch.mm(_over_rows(plan).to(weight), by_pair.t(), out=self._rows.view(s * s * n * r, -1))
+        n, s, k = plan.points, plan.stride, plan.size
+        self._matrix = plan.transforms.kernel.to(weight)  # (n, r)
+        self._rows = workspace("rows of kernel", s, n, k, self._channels.numel())
+        # A view of weights in the order of `order_for_training`, a copy of others.
+        by_row = weight.permute(2, 3, 0, 1).reshape(k, -1)  # (k, k·x·y)
+        for p in range(s):
+            of_phase = by_row[p::s]  # (≤ r, k·x·y)
+            torch.mm(self._matrix[:, : len(of_phase)], of_phase, out=self._rows[p].view(n, -1))
 
     def rows(self, rows: slice) -> Tensor:
         """Return rows of points ``(s s rows n x y)``, valid until the next call."""
-        n, s, r = self._plan.points, self._plan.stride, self._plan.taps
+        n, s = self._plan.points, self._plan.stride
         count = rows.stop - rows.start
         values = self._workspace("kernel", s, s, count, n, *self._channels)
         for p, q in _phases(s):
+            of_phase = self._rows[p, rows, q::s]  # (rows, ≤ r, x·y)
+            taps = of_phase.shape[1]
             by_pair = values[p, q].view(count, n, -1)
-            torch.bmm(self._matrix.expand(count, n, r), self._rows[p, q, rows], out=by_pair)
+            torch.bmm(self._matrix[:, :taps].expand(count, n, taps), of_phase, out=by_pair)
         return values
-
-
-def _over_rows(plan: _Plan) -> Tensor:
-    """Return the matrix that evaluates the rows of a kernel and sorts its columns by phase: ``(s·s·n·r k·k)``."""
-    n, s, k, r = plan.points, plan.stride, plan.size, plan.taps
-    at_kernel = plan.transforms.kernel  # (n, r)
-    matrix = torch.zeros(s, s, n, r, k, k, dtype=torch.float64)
-    for y in range(k):
-        for x in range(k):
-            matrix[y % s, x % s, :, x // s, y, x] = at_kernel[:, y // s]
-    return matrix.view(s * s * n * r, k * k)
 
 
 def _groups(plan: _Plan, row_bytes: int) -> list[slice]:
@@ -625,7 +626,7 @@ def _gradients(
     Every step of `_convolve` is linear: its transpose is applied, in the reverse order. The gradient on a row of maps
     overwrites the row.
     """
-    n, s, m, r = plan.points, plan.stride, plan.tile, plan.taps
+    n, s, m, k = plan.points, plan.stride, plan.tile, plan.size
     o, c = weight.shape[:2]
     at_outputs, at_kernel, at_maps = (matrix.to(maps) for matrix in plan.transforms)
     kernel = _Kernel(weight, plan, workspace) if for_maps else None
@@ -637,7 +638,7 @@ def _gradients(
         shape = (*maps.shape[2:], *maps.shape[:2])  # (h, w, b, c)
         on_ordered = maps.new_empty(shape) if at_once else maps.new_zeros(shape)
     if for_weight:
-        on_rows_of_kernel = workspace("on rows of kernel", s, s, n, r, o * c)
+        on_rows_of_kernel = workspace("on rows of kernel", s, n, k, o * c)
         if not pieces:
             on_rows_of_kernel.zero_()
     for number, piece in enumerate(pieces):
@@ -657,7 +658,7 @@ def _gradients(
                 _evaluate_columns(rows[group], at_maps, plan, out=values)
                 buffer = workspace("on kernel", count * n, o, c)
                 # The first piece overwrites what the buffer held, the others add to it.
-                _add_to_kernel(on_rows_of_kernel[:, :, group], on_sums, values, at_kernel, buffer, 1 if number else 0)
+                _add_to_kernel(on_rows_of_kernel[:, group], on_sums, values, at_kernel, buffer, 1 if number else 0)
             if kernel is not None:
                 buffer = workspace("on values", count * n, b, c)
                 _write_to_rows(rows[group], on_sums, kernel.rows(group), at_maps, buffer)
@@ -666,21 +667,30 @@ def _gradients(
             torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
             if not at_once:
                 _add_windows(on_windows, plan, out=on_ordered[:, :, piece])
-    on_weight = None
-    if on_rows_of_kernel is not None:
-        by_entry = on_rows_of_kernel.view(s * s * n * r, o * c)
-        on_weight = torch.mm(by_entry.t(), _over_rows(plan).to(weight)).view_as(weight)
+    on_weight = None if on_rows_of_kernel is None else _from_rows(on_rows_of_kernel, at_kernel, weight.shape)
     return None if on_ordered is None else on_ordered.permute(2, 3, 0, 1), on_weight
+
+
+def _from_rows(on_rows: Tensor, at_kernel: Tensor, shape: torch.Size) -> Tensor:
+    """Return the gradient on a kernel ``(o c k k)``, in memory ``(k k o c)``, from that on its rows ``(s n k o·c)``."""
+    s, n, k, _ = on_rows.shape
+    by_row = on_rows.new_empty(k, k * on_rows.shape[3])
+    for p in range(s):
+        of_phase = by_row[p::s]  # (≤ r, k·o·c)
+        torch.mm(at_kernel[:, : len(of_phase)].t(), on_rows[p].view(n, -1), out=of_phase)
+    return by_row.view(k, k, *shape[:2]).permute(2, 3, 0, 1)
 
 
 def _add_to_kernel(
     on_rows: Tensor, on_sums: Tensor, values: Tensor, at_kernel: Tensor, buffer: Tensor, beta: int
 ) -> None:
-    """Add the gradient of some rows of points to that of the kernel ``(s s rows r o·c)``; ``beta`` 0 overwrites it."""
-    count, n, r = values.shape[1], values.shape[2], on_rows.shape[3]
-    for p, q in _phases(len(values)):
+    """Add the gradient of some rows of points to that of the kernel ``(s rows k o·c)``; ``beta`` 0 overwrites it."""
+    s, count, n = values.shape[:3]
+    for p, q in _phases(s):
         torch.bmm(on_sums.transpose(1, 2), values[p, :, :, q].flatten(0, 1), out=buffer)
-        on_rows[p, q].baddbmm_(at_kernel.t().expand(count, r, n), buffer.view(count, n, -1), beta=beta)
+        of_phase = on_rows[p, :, q::s]  # (rows, ≤ r, o·c)
+        taps = of_phase.shape[1]
+        of_phase.baddbmm_(at_kernel[:, :taps].t().expand(count, taps, n), buffer.view(count, n, -1), beta=beta)
 
 
 def _write_to_rows(rows: Tensor, on_sums: Tensor, kernel: Tensor, at_maps: Tensor, buffer: Tensor) -> None:

@@ -182,12 +182,17 @@ def load(
         tensor.copy_(tensors[name])
     model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
     state: dict[int, dict[str, Tensor]] = {
-        number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
-        for number, (name, _) in enumerate(model.named_parameters())
+        number: {moment: _like(parameter, tensors[f"adam.{moment}.{name}"]) for moment in _MOMENTS}
+        for number, (name, parameter) in enumerate(model.named_parameters())
         if name in moments
     }
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return progress
+
+
+def _like(parameter: Tensor, moment: Tensor) -> Tensor:
+    """Return a moment in the memory order of its parameter, which Adam takes for granted; a number as it is."""
+    return moment if moment.ndim == 0 else torch.empty_like(parameter).copy_(moment)
 
 
 def _check_same(path: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> None:

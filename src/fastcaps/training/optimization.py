@@ -1,7 +1,7 @@
 """Steps of Adam on the objective, in one process or in several processes that share each batch."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import final
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastcaps.distributed import World
+from fastcaps.kernels import order_for_training
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet
 from fastcaps.nn.averaging import WeightAverage
@@ -121,6 +122,26 @@ class Optimization:
         self._world.all_reduce_now(sums)
         mean, correct, length, requests = sums.tolist()
         return Step(mean, total, correct, length / (total * lengths.shape[1]), requests > 0)
+
+    @contextmanager
+    def kernels_ordered(self) -> Iterator[None]:
+        """Keep the kernel of PrimaryCaps in the memory order of Winograd's method, which runs on a CPU only."""
+        primary = self._model.primary
+        if primary.convolution == "direct" or primary.conv.weight.device.type != "cpu":
+            yield
+            return
+        self._reorder_kernel(order_for_training)
+        try:
+            yield
+        finally:
+            self._reorder_kernel(Tensor.contiguous)
+
+    def _reorder_kernel(self, order: Callable[[Tensor], Tensor]) -> None:
+        weight, name = self._model.primary.conv.weight, "primary.conv.weight"
+        # The gradient must have the order of the weights.
+        weight.data, weight.grad = order(weight.data), None
+        if self.average is not None:
+            self.average.state[name] = order(self.average.state[name])
 
     @contextmanager
     def routing_only(self) -> Iterator[None]:

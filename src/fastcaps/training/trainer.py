@@ -147,6 +147,7 @@ class Trainer:
             TrainingInterrupted: Ctrl-C or SIGTERM, after a checkpoint.
         """
         with ExitStack() as stack:
+            stack.enter_context(self._optimization.kernels_ordered())
             # An existing run is read under its lock. A new one is locked after the checks: they must not make a folder.
             exists = self.run.checkpoint_file.exists()
             if exists and self._world.is_main:
