@@ -34,6 +34,7 @@ from fastcaps.reproduction import (
     with_tables,
 )
 from fastcaps.reproduction.paper import NORMALIZATIONS
+from fastcaps.reproduction.pooling import Effect, effects_by_data
 from fastcaps.reproduction.table import format_difference
 
 R = TypeVar("R", bound=Result)
@@ -310,15 +311,19 @@ def _speeds(result: Benchmark) -> dict[str, str]:
 
 def helps(results: Mapping[Cell, RunResult]) -> str:
     """Return master coefficients compared with all ones, by data set and normalization, and over all data sets."""
-    lines = []
-    for data, title in TITLES.items():
-        runs = {cell.normalization: one for cell, one in results.items() if (cell.data, cell.seed) == (data, 0)}
-        compared = [runs[rule].evaluation.fast.against_uniform if rule in runs else None for rule in NORMALIZATIONS]
-        words = ["not run" if c is None else format_difference(c.difference, c.interval) for c in compared]
-        lines.append([title, *words])
+    effects = [effects_by_data(results, rule, lambda fast: fast.against_uniform) for rule in NORMALIZATIONS]
+    lines = [[title, *(_mean_effect(by_data.get(data, {})) for by_data in effects)] for data, title in TITLES.items()]
     pooled = {line[0]: line[1] for line in pooled_table(results).rows}
     lines.append(["all data sets", *(pooled[f"fast − all ones, {name}"] for name in NORMALIZATIONS.values())])
     return Table("", ["master coefficients − all ones", *NORMALIZATIONS.values()], lines).to_markdown()
+
+
+def _mean_effect(by_seed: Mapping[int, Effect]) -> str:
+    if not by_seed:
+        return "not run"
+    mean = Effect.mean(list(by_seed.values()))
+    seeds = "" if len(by_seed) == 1 else f", {len(by_seed)} seeds"
+    return format_difference(mean.value, mean.interval) + seeds
 
 
 TABLES: dict[str, Callable[[], str]] = {

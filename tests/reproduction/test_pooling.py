@@ -44,6 +44,11 @@ def test_several_seeds_count_as_one_data_set():
     assert Effect.mean([Effect(0.1, 0.01), Effect(0.1, 0.03)]).variance == pytest.approx(0.01)
 
 
+def test_an_effect_has_the_interval_it_was_measured_with():
+    comparison = run(-0.02).evaluation.fast.against_uniform
+    assert Effect.of(comparison).interval == pytest.approx((-0.03, -0.01))
+
+
 def run(difference):
     content = values(Cell("mnist", "max_min", 0))
     for baseline in ("dynamic", "uniform"):

@@ -38,6 +38,12 @@ class Effect:
         """Return the difference of two effects with independent errors."""
         return Effect(self.value - other.value, self.variance + other.variance)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval."""
+        half = _NORMAL * math.sqrt(self.variance)
+        return self.value - half, self.value + half
+
     @classmethod
     def of(cls, comparison: Comparison) -> "Effect":
         """Return the difference of two routings of one network."""
@@ -120,7 +126,7 @@ def pooled_table(results: Mapping[Cell, RunResult]) -> Table:
     first, second = NORMALIZATIONS
     lines = []
     for baseline, compare in _BASELINES.items():
-        effects = {rule: _by_data(results, rule, compare) for rule in NORMALIZATIONS}
+        effects = {rule: effects_by_data(results, rule, compare) for rule in NORMALIZATIONS}
         lines += [_line(f"fast − {baseline}, {NORMALIZATIONS[rule]}", part) for rule, part in effects.items()]
         between = {
             data: {seed: effects[second][data][seed] - effect for seed, effect in seeds.items() if seed in other}
@@ -132,8 +138,8 @@ def pooled_table(results: Mapping[Cell, RunResult]) -> Table:
     return Table("Over all data sets", columns, lines)
 
 
-def _by_data(results: Mapping[Cell, RunResult], rule: str, compare: Compare) -> dict[str, dict[int, Effect]]:
-    """Return the effects of one normalization by data set and seed."""
+def effects_by_data(results: Mapping[Cell, RunResult], rule: str, compare: Compare) -> dict[str, dict[int, Effect]]:
+    """Return the difference of fast routing from another, for one normalization, by data set and seed."""
     effects: dict[str, dict[int, Effect]] = {}
     for cell in sorted(results, key=lambda cell: (list(TITLES).index(cell.data), cell.seed)):
         comparison = compare(results[cell].evaluation.fast)
