@@ -4,7 +4,7 @@ import platform
 
 import pytest
 
-from fastcaps._machine import free_bytes, instruction_sets, processor_name, processors
+from fastcaps._machine import free_bytes, instruction_sets, processor_name, processor_vendor, processors
 
 
 @pytest.fixture
@@ -45,6 +45,12 @@ def test_what_the_processor_calls_itself(tmp_path, write):
     assert processor_name(tmp_path) == (platform.processor() or platform.machine())
     write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Some Processor @ 2.80GHz\nmodel name\t: Other\n")
     assert processor_name(tmp_path) == "Some Processor @ 2.80GHz"
+
+
+def test_the_vendor_of_the_processor(tmp_path, write):
+    assert processor_vendor(tmp_path) == ""
+    write("proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\nprocessor\t: 1\nvendor_id\t: Other\n")
+    assert processor_vendor(tmp_path) == "AuthenticAMD"
 
 
 def test_what_is_free(tmp_path, write):

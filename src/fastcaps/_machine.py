@@ -69,6 +69,16 @@ def processor_name(root: Path = _ROOT) -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
+def processor_vendor(root: Path = _ROOT) -> str:
+    """Return the vendor of the processor as Linux calls it, such as ``"GenuineIntel"``; empty if it is not known.
+
+    Args:
+        root: root of the file system with the information of Linux.
+    """
+    lines = _text(root / "proc/cpuinfo").splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("vendor_id")), "")
+
+
 def instruction_sets(root: Path = _ROOT) -> tuple[str, ...]:
     """Return the vector instructions of the processor that matter for the speed of networks, as Linux calls them.
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fastcaps._compiling import is_compiled
+from fastcaps._products import large_products
 from fastcaps.functional._deprecated import accept_bounds
 from fastcaps.functional._eager import is_eager
 from fastcaps.functional.normalizations import MaxMin, Normalization, get_normalization
@@ -422,7 +423,8 @@ class _VoteChunks:
             b = len(lower)
             if by_capsule is None or votes is None or votes.shape[1] != b:
                 by_capsule, votes = lower.new_empty(i, b, j * e), lower.new_empty(j, b, i, e)
-            torch.bmm(lower.transpose(0, 1), self._matrices, out=by_capsule)
+            with large_products():
+                torch.bmm(lower.transpose(0, 1), self._matrices, out=by_capsule)
             votes.copy_(by_capsule.view(i, b, j, e).permute(2, 1, 0, 3))
             yield piece, _Votes(votes)
 
@@ -440,7 +442,8 @@ class _VoteChunks:
             on_votes.copy_(votes.gradient(out=gradient).permute(2, 1, 0, 3))
             by_capsule = on_votes.view(i, b, j * e)
             on_lower[:, piece] = torch.bmm(by_capsule, self._matrices.transpose(1, 2))
-            on_matrices.baddbmm_(self._lower[piece].permute(1, 2, 0), by_capsule)
+            with large_products():
+                on_matrices.baddbmm_(self._lower[piece].permute(1, 2, 0), by_capsule)
         return on_lower.transpose(0, 1), on_matrices.view(self._shape)
 
 
@@ -482,27 +485,33 @@ class _FewImages:
         """Set the tensors that gradients are added to: ``(b d i)`` and ``(j d·i e)``."""
         self._on_lower, self._on_matrices = on_lower, on_matrices
 
+    @large_products()
     def even_sums(self) -> Tensor:
         return torch.stack([self._lower.flatten(1) @ matrix for matrix in self._matrices])
 
+    @large_products()
     def sums(self, coefficients: Tensor) -> Tensor:
         return torch.stack([self._weighted(c) @ matrix for c, matrix in self._with_matrices(coefficients)])
 
+    @large_products()
     def agreement(self, vectors: Tensor) -> Tensor:
         result = vectors.new_empty(self.shape)
         for one, (vector, matrix) in zip(result, self._with_matrices(vectors), strict=True):
             self._dot(self._pulled(vector, matrix), one)
         return result
 
+    @large_products()
     def even_outer(self, right: Tensor) -> None:
         flat = self._lower.flatten(1)
         for k, (vector, matrix) in enumerate(self._with_matrices(right)):
             self._on_lower.view_as(flat).addmm_(vector, matrix.T)
             self._on_matrices[k].addmm_(flat.T, vector)
 
+    @large_products()
     def outer_sums(self, left: Tensor, right: Tensor) -> Tensor:
         return torch.stack([weighted @ matrix for weighted, _, matrix in self._outer(left, right)])
 
+    @large_products()
     def outer_agreement(self, left: Tensor, right: Tensor) -> Tensor:
         result = torch.empty_like(left)
         for one, (_, pulled, _) in zip(result, self._outer(left, right), strict=True):

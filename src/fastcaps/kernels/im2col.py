@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fastcaps._products import large_products
+
 # Outputs of the stem computed at a time.
 CHUNK_ELEMENTS = 2**19
 
@@ -107,7 +109,8 @@ class _Im2colConvRelu(torch.autograd.Function):
         matrix = torch.cat([weight.flatten(1), bias.unsqueeze(1)], 1).t()  # (c·k·k+1, o)
         maps = images.new_empty(*all_patches.shape, len(weight))  # (h', w', b, o)
         for rows, patches in all_patches:
-            torch.mm(patches, matrix, out=maps[rows].flatten(0, 2))
+            with large_products():
+                torch.mm(patches, matrix, out=maps[rows].flatten(0, 2))
             maps[rows].relu_()
         ctx.stride = stride
         ctx.save_for_backward(images, weight, maps)
@@ -121,6 +124,7 @@ class _Im2colConvRelu(torch.autograd.Function):
         # In pieces, so that the gradient before ReLU is never held whole.
         for rows, patches in _Patches(images, weight, ctx.stride):
             before_relu = torch.ops.aten.threshold_backward(on_maps[rows], maps[rows], 0)
-            on_matrix.addmm_(patches.t(), before_relu.flatten(0, 2))
+            with large_products():
+                on_matrix.addmm_(patches.t(), before_relu.flatten(0, 2))
         on_weight = on_matrix[:-1].t().contiguous()  # (o, c·k·k)
         return None, on_weight.view_as(weight), on_matrix[-1], None

@@ -45,6 +45,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fastcaps._products import large_products
+
 # Tiles that `choose_tile` picks from.
 TILES = (6, 4, 3)
 
@@ -541,7 +543,8 @@ def _groups(plan: _Plan, row_bytes: int) -> list[slice]:
 
 def _evaluate_rows(windows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
     """Evaluate windows ``(s·n s·n b c)`` over their rows: ``(n s n s b c)`` (n points, s phases, then columns)."""
-    torch.mm(matrix, windows.view(plan.points, -1), out=out.view(plan.points, -1))
+    with large_products():
+        torch.mm(matrix, windows.view(plan.points, -1), out=out.view(plan.points, -1))
 
 
 def _evaluate_columns(rows: Tensor, matrix: Tensor, plan: _Plan, out: Tensor) -> None:
@@ -575,14 +578,16 @@ def _convolve(
             sums = workspace("sums", count * n, b, o)
             for p, q in _phases(s):
                 factors = values[p, :, :, q].flatten(0, 1), of_kernel[p, q].flatten(0, 1)
-                if p == q == 0:
-                    torch.bmm(*factors, out=sums)  # (rows·n, b, o)
-                else:
-                    sums.baddbmm_(*factors)
+                with large_products():
+                    if p == q == 0:
+                        torch.bmm(*factors, out=sums)  # (rows·n, b, o)
+                    else:
+                        sums.baddbmm_(*factors)
             by_row = sums.view(count, n, -1)
             torch.bmm(at_outputs.expand(count, m, n), by_row, out=half[group].view(count, m, -1))
         outputs = workspace("outputs", m, m, b, o)
-        torch.mm(at_outputs, half.view(n, -1), out=outputs.view(m, -1))
+        with large_products():
+            torch.mm(at_outputs, half.view(n, -1), out=outputs.view(m, -1))
         _join(outputs, bias, plan, out=result[piece])
     return result
 
@@ -647,7 +652,8 @@ def _gradients(
         if for_weight:
             _evaluate_rows(_windows(maps[piece], plan, workspace), at_maps, plan, out=rows)
         half = workspace("half", n, m, b, o)
-        torch.mm(at_outputs.t(), _split(on_result[piece], plan).view(m, -1), out=half.view(n, -1))
+        with large_products():
+            torch.mm(at_outputs.t(), _split(on_result[piece], plan).view(m, -1), out=half.view(n, -1))
         for group in _groups(plan, s * s * n * c * (b + o) * maps.element_size()):
             count = group.stop - group.start
             on_sums = workspace("sums", count * n, b, o)
@@ -664,7 +670,8 @@ def _gradients(
                 _write_to_rows(rows[group], on_sums, kernel.rows(group), at_maps, buffer)
         if on_ordered is not None:
             on_windows = on_ordered if at_once else workspace("windows", plan.window, plan.window, b, c)
-            torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
+            with large_products():
+                torch.mm(at_maps.t(), rows.view(n, -1), out=on_windows.view(n, -1))
             if not at_once:
                 _add_windows(on_windows, plan, out=on_ordered[:, :, piece])
     on_weight = None if on_rows_of_kernel is None else _from_rows(on_rows_of_kernel, at_kernel, weight.shape)
@@ -687,7 +694,8 @@ def _add_to_kernel(
     """Add the gradient of some rows of points to that of the kernel ``(s rows k o·c)``; ``beta`` 0 overwrites it."""
     s, count, n = values.shape[:3]
     for p, q in _phases(s):
-        torch.bmm(on_sums.transpose(1, 2), values[p, :, :, q].flatten(0, 1), out=buffer)
+        with large_products():
+            torch.bmm(on_sums.transpose(1, 2), values[p, :, :, q].flatten(0, 1), out=buffer)
         of_phase = on_rows[p, :, q::s]  # (rows, ≤ r, o·c)
         taps = of_phase.shape[1]
         of_phase.baddbmm_(at_kernel[:, :taps].t().expand(count, taps, n), buffer.view(count, n, -1), beta=beta)
@@ -696,6 +704,7 @@ def _add_to_kernel(
 def _write_to_rows(rows: Tensor, on_sums: Tensor, kernel: Tensor, at_maps: Tensor, buffer: Tensor) -> None:
     """Overwrite rows of maps ``(rows s n s b c)`` with their gradient, for a kernel ``(s s rows n o c)``."""
     for p, q in _phases(len(kernel)):
-        torch.bmm(on_sums, kernel[p, q].flatten(0, 1), out=buffer)
-        for row, on_row in zip(rows, buffer.view(len(rows), at_maps.shape[0], -1), strict=True):
-            torch.mm(at_maps.t(), on_row, out=row[p, :, q].flatten(1))  # (n, b·c)
+        with large_products():
+            torch.bmm(on_sums, kernel[p, q].flatten(0, 1), out=buffer)
+            for row, on_row in zip(rows, buffer.view(len(rows), at_maps.shape[0], -1), strict=True):
+                torch.mm(at_maps.t(), on_row, out=row[p, :, q].flatten(1))  # (n, b·c)

@@ -1,0 +1,157 @@
+"""Large matrix products by oneDNN: where, in which precision, and that the setting of the process comes back."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastcaps import _products
+from fastcaps._products import is_float32, large_products, uses_onednn
+
+AMD = {"vendor": "AuthenticAMD", "sets": ("avx2", "avx512f"), "capability": "AVX512", "exact": True}
+
+
+def precision():
+    return torch.backends.mkldnn.matmul.fp32_precision
+
+
+def set_machine(monkeypatch, vendor, sets, capability, exact):
+    monkeypatch.setattr(_products, "processor_vendor", lambda: vendor)
+    monkeypatch.setattr(_products, "instruction_sets", lambda: sets)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(_products, "is_float32", lambda: exact)
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    monkeypatch.setattr(_products, "uses_onednn", lambda: True)
+
+
+@pytest.fixture
+def fresh():
+    uses_onednn.cache_clear()
+    yield
+    uses_onednn.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"vendor": "HygonGenuine"}, True),
+        ({"vendor": "GenuineIntel"}, False),  # MKL uses AVX-512 there
+        ({"vendor": ""}, False),
+        ({"sets": ("avx512f", "amx_bf16")}, False),  # bfloat16 would be used
+        ({"capability": "AVX2"}, False),
+        ({"exact": False}, False),
+    ],
+)
+def test_processors_that_need_it(monkeypatch, fresh, change, expected):
+    set_machine(monkeypatch, **(AMD | change))
+    assert uses_onednn() is expected
+
+
+def test_the_setting_is_allowed_inside_only(onednn):
+    assert precision() == "none"
+    with large_products():
+        assert precision() == "bf16"
+        with large_products():
+            assert precision() == "bf16"
+        assert precision() == "bf16"
+    assert precision() == "none"
+    with pytest.raises(KeyError), large_products():
+        raise KeyError
+    assert precision() == "none"
+
+
+def test_the_setting_of_the_program_comes_back(onednn):
+    try:
+        torch.set_float32_matmul_precision("high")
+        with large_products():
+            assert precision() == "bf16"
+        assert torch.get_float32_matmul_precision() == "high"
+        torch.set_float32_matmul_precision("highest")
+        with large_products():
+            assert precision() == "bf16"
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+    assert precision() == "none"
+
+
+def test_nothing_is_set_where_it_does_not_help(monkeypatch):
+    monkeypatch.setattr(_products, "uses_onednn", lambda: False)
+    with large_products():
+        assert precision() == "none"
+
+
+def test_threads_restore_the_setting_whatever_their_order(onednn):
+    inside, leave = threading.Barrier(3), threading.Event()
+
+    def first():
+        with large_products():
+            inside.wait(10)
+
+    def last():
+        with large_products():
+            inside.wait(10)
+            assert leave.wait(10)
+            return precision()
+
+    with ThreadPoolExecutor(2) as threads:
+        early, late = threads.submit(first), threads.submit(last)
+        inside.wait(10)
+        early.result()
+        leave.set()
+        assert late.result() == "bf16"
+    assert precision() == "none"
+
+
+def test_the_check_tells_bfloat16_from_float32(monkeypatch):
+    # Whatever the processor does with float32, products of rounded factors are found out.
+    state = torch.get_rng_state()
+    here = is_float32()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert here or not uses_onednn()
+    assert precision() == "none"
+    rand = torch.rand
+
+    class Rounded(torch.Tensor):
+        def __matmul__(self, other):
+            return (self.as_subclass(torch.Tensor).bfloat16() @ other.as_subclass(torch.Tensor).bfloat16()).float()
+
+        def double(self):
+            return self.as_subclass(torch.Tensor).double()
+
+    monkeypatch.setattr(torch, "rand", lambda *shape: rand(*shape).as_subclass(Rounded))
+    assert not is_float32()
+    assert precision() == "none"
+
+
+@given(
+    st.integers(0, 5), st.integers(0, 40), st.integers(1, 300), st.integers(1, 40), st.booleans(), st.integers(0, 2**20)
+)
+def test_products_are_those_of_float64(batch, rows, inner, columns, transposed, seed):
+    if not is_float32():
+        pytest.skip("oneDNN computes in bfloat16 on this processor, so it is not used")
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randn(batch, rows, inner, generator=generator)
+    right = torch.randn(batch, columns, inner, generator=generator).transpose(1, 2)
+    if not transposed:
+        right = right.contiguous()
+    exact = left.double() @ right.double()
+    allowed = 1e-6 * inner**0.5 + 1e-5 * (left.double().abs() @ right.double().abs())
+    try:
+        _products._allowance.acquire()
+        out = torch.empty(batch, rows, columns)
+        torch.bmm(left, right, out=out)
+        added = torch.ones(batch, rows, columns).baddbmm_(left, right)
+        product = left[0] @ right[0] if batch else None
+    finally:
+        _products._allowance.release()
+    assert ((out - exact).abs() <= allowed).all()
+    assert ((added - 1 - exact).abs() <= allowed + 1e-5).all()
+    assert product is None or ((product - exact[0]).abs() <= allowed[0]).all()
