@@ -56,7 +56,12 @@ def test_the_averaged_network_is_measured_and_saved(data, config, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"validation": 12}, {"dynamic_epochs": 1}, {"dynamic_epochs": 1, "reinit": True, "primary_rate": 0.1}],
+    [
+        {},
+        {"validation": 12, "whiten_stem": True},
+        {"dynamic_epochs": 1},
+        {"dynamic_epochs": 1, "reinit": True, "primary_rate": 0.1, "whiten_stem": True},
+    ],
 )
 def test_a_stopped_run_ends_with_the_same_average(tmp_path, changes):
     config = dataclasses.replace(small_config(), batch_norm=True)

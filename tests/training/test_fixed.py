@@ -17,6 +17,7 @@ from fastcaps.functional import capsule_distillation_loss, length_distillation_l
 from fastcaps.master import FilterReport
 from fastcaps.master.uniform import uniform_coefficients
 from fastcaps.nn.pretrained import weights_hash
+from fastcaps.nn.whitening import whiten_stem
 from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.optimization import Optimization
@@ -130,10 +131,14 @@ def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_
     checkpoint = safetensors.torch.load_file(tmp_path / "both" / "checkpoint.safetensors")
     assert checkpoint["adam.step.routing.weight"] == 9
     model = CapsNet(config)
-    Optimization(model, TrainSettings(), World()).reinitialize(master)
+    Optimization(model, TrainSettings(), World()).reinitialize(master, None)
     torch.manual_seed(0)
     new = CapsNet(config)
     new.routing.reset_parameters(master.values)
+    assert same(model.state_dict(), new.state_dict())
+    images = data.augmentation.test_view(data.train.images(torch.arange(10)))
+    Optimization(model, TrainSettings(), World()).reinitialize(master, images)
+    whiten_stem(new.stem, images)
     assert same(model.state_dict(), new.state_dict())
 
 

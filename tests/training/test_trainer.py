@@ -18,6 +18,7 @@ from tests.training.conftest import make_data, small_config
 
 from fastcaps import CapsNet
 from fastcaps.data import Augmentation
+from fastcaps.nn.whitening import whiten_stem
 from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings, optimization
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.description import InitialWeights
@@ -102,6 +103,19 @@ def test_primary_capsules_have_a_learning_rate_of_their_own(data, config, tmp_pa
     moved = {name: float((weight - states[0][name]).abs().max()) for name, weight in states[1].items()}
     rates = {"stem.conv.weight": 1e-3, "primary.conv.weight": 1e-3 * primary_rate, "routing.weight": 1e-3}
     assert {name: moved[name] for name in rates} == pytest.approx(rates, rel=0.05)
+
+
+@pytest.mark.parametrize(("validation", "images"), [(0, 10), (36, 6)])
+def test_the_stem_starts_from_patches_of_training_images(data, config, tmp_path, monkeypatch, validation, images):
+    monkeypatch.setattr("fastcaps.training.trainer._WHITENING_IMAGES", 10)
+    expected, model = CapsNet(config).stem, CapsNet(config)
+    run = Trainer(model, data, TrainSettings(whiten_stem=True, validation=validation), tmp_path, loggers=())
+    assert run.model is model
+    train = data.train if not validation else data.validation_split(validation, 0)[0]
+    indices = torch.arange(0, len(train), 5 if not validation else 2)  # held-out images have no part in it
+    assert len(indices) == images
+    whiten_stem(expected, data.augmentation.test_view(train.images(indices)))
+    assert torch.equal(model.stem.conv.weight, expected.conv.weight)
 
 
 @pytest.mark.slow

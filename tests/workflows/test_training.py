@@ -97,6 +97,7 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
     for changes, message in (
         ({"iterations": 2}, "iterations=2: with init= the network is that of"),
         ({"dynamic_epochs": 1, "reinit": True}, "reinit=True: with init= the weights are those of a run"),
+        ({"whiten_stem": True}, "whiten_stem=True: with init= the weights are those of a run, leave one of them out"),
         ({"sharpness": 5.0}, "sharpness=5 is of no use with the loss margin: leave it out, or change loss="),
         ({"epoch": 5}, r"epoch is no argument of a training run: did you mean epochs\?"),
     ):

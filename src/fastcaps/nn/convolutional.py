@@ -66,7 +66,7 @@ class Stem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Convolve images ``(b c h w)`` to maps ``(b k h' w')``."""
-        maps = self.layers(standardized(images) if self.standardize else images)
+        maps = self.inputs(images)
         if self.norm is not None:
             return torch.relu(self.norm(self.conv(maps)))
         # Patches side by side pay only where they are not much larger than the result.
@@ -77,6 +77,11 @@ class Stem(nn.Module):
         if not fits or not is_plain(maps) or (maps.requires_grad and torch.is_grad_enabled()):
             return torch.relu(self.conv(maps))
         return im2col_conv2d_relu(maps, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """Return what the last convolution sees of images ``(b c h w)``: standardized, after the layers in front."""
+        maps: Tensor = self.layers(standardized(images) if self.standardize else images)
+        return maps
 
 
 class PrimaryCapsules(nn.Module):

@@ -15,6 +15,7 @@ from fastcaps.kernels import order_for_training
 from fastcaps.master import MasterCoefficients
 from fastcaps.nn import CapsNet
 from fastcaps.nn.averaging import WeightAverage
+from fastcaps.nn.whitening import whiten_stem
 from fastcaps.training.objective import Objective
 from fastcaps.training.settings import TrainSettings
 
@@ -64,12 +65,19 @@ class Optimization:
             # added up in the same order in every run.
             self._objective = DistributedDataParallel(self._objective, find_unused_parameters=True)
 
-    def reinitialize(self, master: MasterCoefficients) -> None:
-        """Reinitialize the weights for these coefficients, and reset the moments of Adam."""
+    def reinitialize(self, master: MasterCoefficients, images: Tensor | None) -> None:
+        """Reinitialize the weights for these coefficients, and reset the moments of Adam.
+
+        Args:
+            master: the coefficients.
+            images: for `whiten_stem`, or None.
+        """
         with torch.random.fork_rng():
             torch.manual_seed(self._settings.seed)
             fresh = CapsNet(self._model.config)
             fresh.routing.reset_parameters(master.values)
+            if images is not None:
+                whiten_stem(fresh.stem, images)
             self._model.load_state_dict(fresh.state_dict())
         self.adam = _adam(self._model, self._settings)
         if self.average is not None:

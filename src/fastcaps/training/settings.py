@@ -52,6 +52,7 @@ class TrainSettings(ShortRepr, Record):
         seed: seed of initial weights, order and augmentation.
         learning_rate: highest learning rate of Adam.
         primary_rate: learning rate of PrimaryCaps as a fraction of that of the other layers.
+        whiten_stem: start the filters of the stem as whitened principal components of patches of the training images.
         final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
         decay: how the learning rate gets there: exponential, linear, or cosine, which stays high for longer.
         averaging: share of the moving average of the weights that a step keeps, such as 0.999; the average is
@@ -79,6 +80,7 @@ class TrainSettings(ShortRepr, Record):
     seed: int = 0
     learning_rate: float = 1e-3
     primary_rate: float = 1.0
+    whiten_stem: bool = False
     final_rate: float = 0.02
     decay: Decay = "exponential"
     averaging: float = 0.0

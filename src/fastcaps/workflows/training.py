@@ -205,8 +205,9 @@ class _Preparation:
             return None
         for name, value in self.config.network.items():
             raise ConfigError(f"{name}={value}: with init= the network is that of {init}, leave it out")
-        if training.get("reinit"):
-            raise ConfigError("reinit=True: with init= the weights are those of a run, leave one of them out")
+        for name in ("reinit", "whiten_stem"):
+            if training.get(name):
+                raise ConfigError(f"{name}=True: with init= the weights are those of a run, leave one of them out")
         return Run.open(init)
 
     def _data(self, data: DataSet | None) -> DataSet:
@@ -223,8 +224,9 @@ class _Preparation:
     def _settings(self) -> TrainSettings:
         changes = dict(self.config.training)
         if self.start is None:
-            base: dict[str, Any] = TrainSettings(**self.data.training).to_dict()
-            settings = self._new_settings({**self.data.training, **changes})
+            defaults = self._defaults()
+            base: dict[str, Any] = TrainSettings(**defaults).to_dict()
+            settings = self._new_settings({**defaults, **changes})
         else:
             base = self.start.settings.loss_settings()
             if changes.get("routing_only"):
@@ -241,16 +243,24 @@ class _Preparation:
                 )
         return settings
 
+    def _defaults(self) -> dict[str, Any]:
+        """Return the defaults of the data set; for a run to resume, those with which it was started."""
+        resumed = self._resumed()
+        if resumed is None:
+            return dict(self.data.training)
+        names = {*self.data.training, *(("batch_size", "learning_rate") if self._is_folder else ())}
+        return {name: getattr(resumed, name) for name in names}
+
+    def _resumed(self) -> TrainSettings | None:
+        """Return the settings of the run to resume."""
+        run = Run(Path(str(self.config.run.out)))
+        return run.settings if self.resume and run.about_file.is_file() else None
+
     def _new_settings(self, values: dict[str, Any]) -> TrainSettings:
         """Return the settings for a new network."""
-        if not self._is_folder:
-            return TrainSettings(**values)
-        run = Run(Path(str(self.config.run.out)))
-        if self.resume and run.about_file.is_file():
-            stored = run.settings
-            chosen = {"batch_size": stored.batch_size, "learning_rate": stored.learning_rate}
-            return TrainSettings(**{**chosen, **values})
-        return folder_settings(self.data, values)
+        if self._is_folder and self._resumed() is None:
+            return folder_settings(self.data, values)
+        return TrainSettings(**values)
 
     @property
     def _is_folder(self) -> bool:
