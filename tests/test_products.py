@@ -15,7 +15,7 @@ AMD = {"vendor": "AuthenticAMD", "sets": ("avx2", "avx512f"), "capability": "AVX
 
 
 def precision():
-    return torch.backends.mkldnn.matmul.fp32_precision
+    return _products._setting().fp32_precision
 
 
 def set_machine(monkeypatch, vendor, sets, capability, exact):
@@ -78,7 +78,7 @@ def test_the_setting_of_the_program_comes_back(onednn):
             assert precision() == "bf16"
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        _products._setting().fp32_precision = "none"
     assert precision() == "none"
 
 

@@ -69,7 +69,7 @@ def uses_onednn() -> bool:
         processor_vendor() not in ("", "GenuineIntel")
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and not any(name.startswith("amx") for name in instruction_sets())
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(_setting(), "fp32_precision")  # PyTorch 2.9
         and is_float32()
     )
@@ -89,4 +89,4 @@ def is_float32() -> bool:
 
 
 def _setting() -> Any:
-    return torch.backends.mkldnn.matmul
+    return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

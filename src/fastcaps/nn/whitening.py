@@ -55,7 +55,7 @@ def patch_moments(stem: Stem, images: Tensor) -> Tensor:
     entries, count = weight[0].numel(), 0
     moments = torch.zeros(entries, entries, dtype=torch.float64)
     with evaluating(stem), torch.no_grad():
-        for some in images.split(_IMAGES):
+        for some in torch.split(images, _IMAGES):
             maps = stem.inputs(some.to(weight)).cpu()
             windows = maps.unfold(2, size, stride).unfold(3, size, stride)  # (b, c, h', w', k, k)
             patches = windows.permute(0, 2, 3, 1, 4, 5).reshape(-1, entries).double()

@@ -49,7 +49,6 @@ from fastcaps.training.run import Run
 from fastcaps.training.schedule import Schedule
 from fastcaps.training.settings import TrainSettings
 
-
 # Their patches decide about the first filters of the stem.
 _WHITENING_IMAGES = 1000
 
