@@ -1,10 +1,13 @@
-"""What a process may use, as Linux tells it in files."""
+"""What a process may use, as Linux tells it in files, and how it uses memory."""
 
+import ctypes
 import platform
+import subprocess
+import sys
 
 import pytest
 
-from fastcaps._machine import free_bytes, instruction_sets, processor_name, processor_vendor, processors
+from fastcaps._machine import free_bytes, instruction_sets, processor_name, processor_vendor, processors, reuse_memory
 
 
 @pytest.fixture
@@ -102,3 +105,35 @@ def test_vector_instructions(tmp_path, write):
     write("proc/cpuinfo", "Features : fp asimd crc32\n")
     assert instruction_sets(tmp_path) == ("asimd",)
     assert instruction_sets(tmp_path / "elsewhere") == ()
+
+
+FAULTS = """
+import resource, sys
+from fastcaps._machine import reuse_memory
+assert sys.argv[1] != "reuse" or reuse_memory()
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        b"x" * 2**26
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="no glibc")
+def test_freed_memory_is_used_again():
+    new, used_again = (
+        int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("default", "reuse")
+    )
+    assert used_again < 20 < new
+
+
+def test_memory_where_there_is_no_glibc(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    assert not reuse_memory()
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert not reuse_memory()

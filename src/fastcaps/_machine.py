@@ -1,5 +1,6 @@
 """The resources that this process may use, within the limits of a container or a batch system."""
 
+import ctypes
 import os
 import platform
 import sys
@@ -11,6 +12,9 @@ from typing import Self
 _ROOT = Path("/")
 # Assumed free memory if the system doesn't report it.
 _UNKNOWN = 4 * 2**30
+# Parameters of mallopt: no mappings of their own for large blocks (M_MMAP_MAX), keep free memory (M_TRIM_THRESHOLD),
+# and grow by 64 MB at a time (M_TOP_PAD).
+_KEEP_MEMORY = {-4: 0, -1: 2**31 - 1, -2: 64 * 2**20}
 _VECTORS = (
     *("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
     *("asimd", "asimddp", "sve", "i8mm"),
@@ -41,6 +45,19 @@ def out_of_memory_message(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "out of memory" in str(error):
         return "this needs more memory than there is: choose a smaller network, smaller images or a smaller batch"
     return None
+
+
+def reuse_memory() -> bool:
+    """Have this process keep freed memory for its next tensors; return whether the C library can do so.
+
+    By default large tensors get new memory from the system each time, which clears it page by page: a sixth of a
+    training step. The process then never gives memory back.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    # glibc's; musl has no mallopt.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all(mallopt(parameter, value) == 1 for parameter, value in _KEEP_MEMORY.items())
 
 
 def usable_devices(root: Path = _ROOT) -> list[str]:

@@ -19,7 +19,7 @@ from typer.models import OptionInfo
 
 from fastcaps import distributed
 from fastcaps._extras import require
-from fastcaps._machine import out_of_memory_message, usable_devices
+from fastcaps._machine import out_of_memory_message, reuse_memory, usable_devices
 from fastcaps._result import Result, Table
 from fastcaps._text import printable
 from fastcaps._version import __version__
@@ -98,6 +98,12 @@ def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **kwargs)
 
     return wrapped
+
+
+def require_for_training(purpose: str, *modules: str) -> None:
+    """Raise if a module is not installed, and let the process keep its memory from step to step."""
+    require(purpose, *modules)
+    reuse_memory()
 
 
 def renamed_option(old: str, parameter: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
