@@ -14,7 +14,7 @@ _ROOT = Path("/")
 _UNKNOWN = 4 * 2**30
 # Parameters of mallopt: no mappings of their own for large blocks (M_MMAP_MAX), keep free memory (M_TRIM_THRESHOLD),
 # and grow by 64 MB at a time (M_TOP_PAD).
-_KEEP_MEMORY = {-4: 0, -1: 2**31 - 1, -2: 64 * 2**20}
+_KEEP_MEMORY = {-4: 0, -1: -1, -2: 64 * 2**20}
 _VECTORS = (
     *("avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
     *("asimd", "asimddp", "sve", "i8mm"),

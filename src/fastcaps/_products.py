@@ -20,15 +20,15 @@ from fastcaps._machine import instruction_sets, processor_vendor
 _TOLERANCE = 1e-5
 
 
-class _Allowance:
-    """The permission for oneDNN, while at least one thread has large products."""
+class _Permission:
+    """The permission for oneDNN. It lasts while at least one thread computes large products."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users, self._before = 0, "none"
 
     def acquire(self) -> None:
-        """Allow oneDNN; remember the setting of the caller's program."""
+        """Allow oneDNN; remember the setting of the program."""
         with self._lock:
             if not self._users:
                 self._before = _setting().fp32_precision
@@ -40,26 +40,30 @@ class _Allowance:
         with self._lock:
             self._users -= 1
             if not self._users:
-                _setting().fp32_precision = self._before
+                # The setting is either inherited ("none") or explicit; both read the same.
+                _setting().fp32_precision = "none"
+                if _setting().fp32_precision != self._before:
+                    _setting().fp32_precision = self._before
 
 
-_allowance = _Allowance()
+_permission = _Permission()
 
 
 @contextmanager
 def large_products() -> Iterator[None]:
     """Let oneDNN compute the matrix products inside, if that is faster on this processor; in float32 in any case.
 
-    The setting belongs to the process: products of other threads may meanwhile be rounded as oneDNN rounds them.
+    The setting belongs to the process. While it lasts, products of other threads may be rounded as oneDNN rounds them,
+    and `torch.get_float32_matmul_precision` raises an error there.
     """
     if not uses_onednn():
         yield
         return
-    _allowance.acquire()
+    _permission.acquire()
     try:
         yield
     finally:
-        _allowance.release()
+        _permission.release()
 
 
 @cache
@@ -70,23 +74,26 @@ def uses_onednn() -> bool:
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and not any(name.startswith("amx") for name in instruction_sets())
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(_setting(), "fp32_precision")  # PyTorch 2.9
+        and _setting() is not None
         and is_float32()
     )
 
 
 def is_float32() -> bool:
     """Return whether products are computed in float32 where bfloat16 is allowed."""
-    with torch.random.fork_rng(devices=[]):
-        left, right = torch.rand(2, 128, 256), torch.rand(2, 256, 128)
+    generator = torch.Generator().manual_seed(0)
+    options: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
+    left, right = torch.rand(2, 128, 256, **options), torch.rand(2, 256, 128, **options)
     exact = left.double() @ right.double()
-    _allowance.acquire()
+    _permission.acquire()
     try:
-        products = left @ right
+        with torch.autocast("cpu", enabled=False):
+            products = torch.bmm(left, right), torch.stack([torch.mm(*pair) for pair in zip(left, right, strict=True)])
     finally:
-        _allowance.release()
-    return bool(((products - exact).abs() <= _TOLERANCE * exact).all())
+        _permission.release()
+    return all(bool(((product - exact).abs() <= _TOLERANCE * exact).all()) for product in products)
 
 
 def _setting() -> Any:
-    return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    """Return the precision of float32 products in oneDNN; None before PyTorch 2.9, which has no such setting."""
+    return getattr(torch.backends.mkldnn, "matmul", None)

@@ -1,8 +1,16 @@
-"""Images as a person could have them."""
+"""Images as a person could have them, and commands that leave the process of the tests as it is."""
 
 import numpy as np
 import pytest
 from PIL import Image
+
+
+@pytest.fixture(autouse=True)
+def kept_memory(monkeypatch):
+    """Note when a command keeps its memory; it must not happen in the process of the tests."""
+    calls: list[str] = []
+    monkeypatch.setattr("fastcaps.cli._common.reuse_memory", lambda: calls.append("reuse_memory"))
+    return calls
 
 
 @pytest.fixture

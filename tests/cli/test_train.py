@@ -44,13 +44,15 @@ def test_help_has_groups_and_no_former_names():
 
 
 @pytest.mark.slow
-def test_a_run_is_repeated_from_its_config_file(tmp_path):
+def test_a_run_is_repeated_from_its_config_file(tmp_path, kept_memory):
     one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"
-    invoke(*TRAIN, "--lr", 0.002, "--primary-rate", 0.5, "--normalization", "softmax", "--validation", 20, "--out", one)
+    changes = ("--lr", 0.002, "--primary-rate", 0.5, "--whiten-stem", "--normalization", "softmax", "--validation", 20)
+    invoke(*TRAIN, *changes, "--out", one)
+    assert kept_memory == ["reuse_memory"]
     config = tomllib.loads((one / "config.toml").read_text())
     settings = json.loads((one / "run.json").read_text())["settings"]
     assert config["training"] == {name: value for name, value in settings.items() if value is not None}
-    given = {"learning_rate": 0.002, "primary_rate": 0.5, "validation": 20}
+    given = {"learning_rate": 0.002, "primary_rate": 0.5, "validation": 20, "whiten_stem": True}
     assert {name: config["training"][name] for name in given} == given
     assert config["data"] == {"name": "digits", "seed": 0}
     assert config["network"]["normalization"] == "softmax"

@@ -79,6 +79,37 @@ def test_modes_and_gradients_stay_as_they_were():
     assert changed == {"conv.weight"}
 
 
-def test_flat_images_are_refused():
-    with pytest.raises(ValueError, match="the 5 images are flat, expected images with differences between pixels"):
-        whiten_stem(Stem(1, 4, 3, standardize=True), torch.full((5, 1, 8, 8), 0.5))
+@pytest.mark.parametrize("standardize", [False, True])
+def test_images_without_any_input_are_refused(standardize):
+    images = torch.full((5, 1, 8, 8), 0.5 if standardize else 0.0)
+    with pytest.raises(ValueError, match="all inputs of the stem are 0 for the 5 images, expected images that are"):
+        whiten_stem(Stem(1, 4, 3, standardize=standardize), images)
+
+
+def test_components_that_no_image_has_are_left_out():
+    # Gray images with three equal channels have a third of the components.
+    torch.manual_seed(0)
+    stem = Stem(3, 20, 2)
+    drawn = stem.conv.weight.detach().clone()
+    whiten_stem(stem, torch.rand(30, 1, 9, 9).expand(30, 3, 9, 9))
+    weight = stem.conv.weight.detach()
+    assert torch.equal(weight[8:], drawn[8:])
+    assert torch.equal(weight[4:8], -weight[:4])
+    torch.testing.assert_close(weight[:4, 0], weight[:4, 2])
+
+
+def test_large_filters_are_refused(monkeypatch):
+    monkeypatch.setattr("fastcaps.nn.whitening.MAX_ENTRIES", 26)
+    message = r"has 27 inputs \(3 channels of 3×3\), expected at most 26 to whiten them: start with random filters"
+    with pytest.raises(ValueError, match=message):
+        whiten_stem(Stem(3, 4, 3), torch.rand(2, 3, 8, 8))
+
+
+def test_of_many_patches_some_are_taken(monkeypatch):
+    torch.manual_seed(0)
+    stem, images = Stem(1, 4, 2), torch.rand(60, 1, 12, 12)
+    whole = patch_moments(stem, images)
+    monkeypatch.setattr("fastcaps.nn.whitening._PATCHES", 2500)  # of 7260: every third
+    part = patch_moments(stem, images)
+    assert not torch.equal(part, whole)
+    torch.testing.assert_close(part, whole, rtol=0.1, atol=0)

@@ -59,7 +59,16 @@ def everything(world: World, folder: Path) -> None:
     train(world, folder / "exact", torch.float64)
     train(world, folder / "margin", torch.float64, reconstruction_weight=0.0)
     train(world, folder / "fixed", torch.float64, dynamic_epochs=2, validation=10)
-    train(world, folder / "averaged", torch.float64, averaging=0.9, dynamic_epochs=2, validation=10)
+    train(
+        world,
+        folder / "averaged",
+        torch.float64,
+        averaging=0.9,
+        dynamic_epochs=2,
+        validation=10,
+        reinit=True,
+        whiten_stem=True,
+    )
     train(world, folder / "routing", torch.float64, routing_only=True, loss="cross_entropy", reconstruction_weight=0.0)
     data = make_data(train=IMAGES)
     torch.manual_seed(0)

@@ -131,13 +131,15 @@ def test_starting_afresh_is_a_new_run_with_those_coefficients(data, config, tmp_
     checkpoint = safetensors.torch.load_file(tmp_path / "both" / "checkpoint.safetensors")
     assert checkpoint["adam.step.routing.weight"] == 9
     model = CapsNet(config)
-    Optimization(model, TrainSettings(), World()).reinitialize(master, None)
+    Optimization(model, TrainSettings(), World()).reinitialize(master)
     torch.manual_seed(0)
     new = CapsNet(config)
     new.routing.reset_parameters(master.values)
     assert same(model.state_dict(), new.state_dict())
     images = data.augmentation.test_view(data.train.images(torch.arange(10)))
-    Optimization(model, TrainSettings(), World()).reinitialize(master, images)
+    optimization = Optimization(model, TrainSettings(), World())
+    optimization.reinitialize(master)
+    optimization.whiten_stem(images)
     whiten_stem(new.stem, images)
     assert same(model.state_dict(), new.state_dict())
 

@@ -1,5 +1,6 @@
 """Training: it learns, it resumes bit for bit, it stops where nothing can be gained."""
 
+import copy
 import json
 import math
 import os
@@ -108,14 +109,24 @@ def test_primary_capsules_have_a_learning_rate_of_their_own(data, config, tmp_pa
 @pytest.mark.parametrize(("validation", "images"), [(0, 10), (36, 6)])
 def test_the_stem_starts_from_patches_of_training_images(data, config, tmp_path, monkeypatch, validation, images):
     monkeypatch.setattr("fastcaps.training.trainer._WHITENING_IMAGES", 10)
-    expected, model = CapsNet(config).stem, CapsNet(config)
-    run = Trainer(model, data, TrainSettings(whiten_stem=True, validation=validation), tmp_path, loggers=())
-    assert run.model is model
-    train = data.train if not validation else data.validation_split(validation, 0)[0]
+    settings = {"whiten_stem": True, "validation": validation, "averaging": 0.9, "learning_rate": 1e-12, "epochs": 1}
+    run = trainer(data, config, tmp_path, **settings)
+    drawn = run.model.stem.conv.weight.detach().clone()
+    expected = copy.deepcopy(run.model.stem)
+    run.fit()
+    train = data.validation_split(validation, 0)[0] if validation else data.train
     indices = torch.arange(0, len(train), 5 if not validation else 2)  # held-out images have no part in it
     assert len(indices) == images
     whiten_stem(expected, data.augmentation.test_view(train.images(indices)))
-    assert torch.equal(model.stem.conv.weight, expected.conv.weight)
+    torch.testing.assert_close(run.model.stem.conv.weight, expected.conv.weight, rtol=0, atol=1e-9)
+    torch.testing.assert_close(Run.open(tmp_path).model().stem.conv.weight, expected.conv.weight, rtol=0, atol=1e-9)
+    assert not torch.allclose(drawn, expected.conv.weight)
+
+
+def test_a_resumed_run_does_not_start_from_patches_again(data, config, tmp_path, monkeypatch):
+    trainer(data, config, tmp_path, whiten_stem=True, epochs=1).fit()
+    monkeypatch.setattr("fastcaps.training.optimization.whiten_stem", lambda stem, images: pytest.fail("started again"))
+    trainer(data, config, tmp_path, whiten_stem=True, epochs=2).fit(resume=True)
 
 
 @pytest.mark.slow

@@ -115,6 +115,22 @@ def test_training_from_a_run_with_fixed_coefficients(run, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
+def test_a_resumed_run_has_the_settings_it_was_started_with(monkeypatch, tmp_path):
+    tiny.use_few_digits(monkeypatch)
+
+    def train(**changes):
+        options = {"threads": 1, "loggers": [], "stem_channels": 4, "capsule_types": 2, "decoder": (8,), "recipe": None}
+        return Run.open(workflows.train("digits", tmp_path / "run", **{**options, **changes}).run).settings
+
+    started = train(epochs=1, batch_size=200, learning_rate=2e-3)
+    defaults = {**SETS["digits"].training, "whiten_stem": True, "primary_rate": 0.1}
+    monkeypatch.setitem(SETS, "digits", replace(SETS["digits"], training=defaults))
+    (tmp_path / "run" / "config.toml").unlink()  # an earlier version did not write it, or not all settings
+    assert train(epochs=2, resume=True) == replace(started, epochs=2)
+    with pytest.raises(ValueError, match="learning_rate was 0.002, now 0.003"):
+        train(epochs=3, resume=True, learning_rate=3e-3)
+
+
 def with_recipes(monkeypatch, **recipes):
     monkeypatch.setitem(SETS, "digits", replace(SETS["digits"], recipes=recipes))
 

@@ -100,7 +100,7 @@ def distributed_command(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def require_for_training(purpose: str, *modules: str) -> None:
+def prepare_training(purpose: str, *modules: str) -> None:
     """Raise if a module is not installed, and let the process keep its memory from step to step."""
     require(purpose, *modules)
     reuse_memory()

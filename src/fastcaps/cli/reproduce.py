@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fastcaps._result import without_none
-from fastcaps.cli._common import DataDir, Device, Json, Threads, command, print_json, print_result, require_for_training
+from fastcaps.cli._common import DataDir, Device, Json, Threads, command, prepare_training, print_json, print_result
 from fastcaps.reproduction import TITLES, Cell, all_cells, shard
 from fastcaps.reproduction.paper import NORMALIZATIONS
 
@@ -95,7 +95,7 @@ def reproduce(
         status = workflows.reproduction_status(cells, runs, results, epochs=epochs)
         print_json(status.to_dict()["runs"]) if as_json else print_result(status, as_json)
         return
-    require_for_training("fastcaps reproduce", "torch", "sklearn", "matplotlib")
+    prepare_training("fastcaps reproduce", "torch", "sklearn", "matplotlib")
     result = workflows.reproduce(
         cells,
         runs,

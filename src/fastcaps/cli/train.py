@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastcaps.cli._common import Json, distributed_command, print_json, renamed_option, require_for_training
+from fastcaps.cli._common import Json, distributed_command, prepare_training, print_json, renamed_option
 from fastcaps.cli._options import errors_about_options, options_from
 from fastcaps.training.config import ConfigError, DataOptions, NetworkOptions, RunOptions, TrainConfig, network_keys
 from fastcaps.training.settings import TrainSettings
@@ -79,7 +79,7 @@ def train(
 
     Example:  fastcaps train --resume runs/digits --epochs 20
     """
-    require_for_training("fastcaps train", "torch", "sklearn")
+    prepare_training("fastcaps train", "torch", "sklearn")
     from fastcaps import workflows
 
     if tensorboard:

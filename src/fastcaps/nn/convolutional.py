@@ -79,7 +79,7 @@ class Stem(nn.Module):
         return im2col_conv2d_relu(maps, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
 
     def inputs(self, images: Tensor) -> Tensor:
-        """Return what the last convolution sees of images ``(b c h w)``: standardized, after the layers in front."""
+        """Return the input of the last convolution for images ``(b c h w)``."""
         maps: Tensor = self.layers(standardized(images) if self.standardize else images)
         return maps
 

@@ -65,21 +65,23 @@ class Optimization:
             # added up in the same order in every run.
             self._objective = DistributedDataParallel(self._objective, find_unused_parameters=True)
 
-    def reinitialize(self, master: MasterCoefficients, images: Tensor | None) -> None:
-        """Reinitialize the weights for these coefficients, and reset the moments of Adam.
-
-        Args:
-            master: the coefficients.
-            images: for `whiten_stem`, or None.
-        """
+    def reinitialize(self, master: MasterCoefficients) -> None:
+        """Reinitialize the weights for these coefficients, and reset the moments of Adam."""
         with torch.random.fork_rng():
             torch.manual_seed(self._settings.seed)
             fresh = CapsNet(self._model.config)
             fresh.routing.reset_parameters(master.values)
-            if images is not None:
-                whiten_stem(fresh.stem, images)
             self._model.load_state_dict(fresh.state_dict())
         self.adam = _adam(self._model, self._settings)
+        self._restart_average()
+
+    def whiten_stem(self, images: Tensor) -> None:
+        """Start the filters of the stem as principal components of patches; all processes get those of the first."""
+        whiten_stem(self._model.stem, images)
+        self._world.broadcast(self._model.stem.conv.weight.data)
+        self._restart_average()
+
+    def _restart_average(self) -> None:
         if self.average is not None:
             self.average = WeightAverage(self._model, self._settings.averaging)
 

@@ -33,7 +33,6 @@ from fastcaps.master.summary import MasterSummary
 from fastcaps.nn import CapsNet
 from fastcaps.nn.inference import evaluating
 from fastcaps.nn.pretrained import weights_hash
-from fastcaps.nn.whitening import whiten_stem
 from fastcaps.training import checkpoint
 from fastcaps.training._deprecated import former_trainer_arguments
 from fastcaps.training.accumulation import accumulate_between_epochs
@@ -49,7 +48,7 @@ from fastcaps.training.run import Run
 from fastcaps.training.schedule import Schedule
 from fastcaps.training.settings import TrainSettings
 
-# Their patches decide about the first filters of the stem.
+# Largest number of training images from which the filters of the stem start.
 _WHITENING_IMAGES = 1000
 
 
@@ -94,8 +93,7 @@ class Trainer:
         """Prepare a run.
 
         Args:
-            model: the network with its initial weights, on the device where it is trained; with
-                ``settings.whiten_stem`` the filters of its stem are replaced.
+            model: the network with its initial weights, on the device where it is trained.
             data: the data set; its test images are measured, but have no influence on the training.
             settings: settings of the run.
             out: the run folder.
@@ -118,9 +116,6 @@ class Trainer:
         self.master = master
         self.progress = Progress()
         self._world = current()
-        images = self._whitening_images()
-        if images is not None:
-            whiten_stem(model.stem, images)
         self._optimization = Optimization(model, settings, self._world)
         self._initial_master = None if master is None else master.values_hash
         self._measure = measure
@@ -212,8 +207,9 @@ class Trainer:
         self._world.check_same(
             **(self.settings.to_dict() | identity.to_dict()), epoch=self.progress.epoch, step=self.progress.step
         )
-        if not resume and self.master is not None:
-            self.progress.accumulated = 0
+        if not resume:
+            self._whiten_stem()
+            self.progress.accumulated = None if self.master is None else 0
 
     def _note_extension(self) -> None:
         """Remember for ``run.json`` when a run got more epochs."""
@@ -240,13 +236,12 @@ class Trainer:
             init=None if "init" not in self._about else self._about["init"].weights,
         )
 
-    def _whitening_images(self) -> Tensor | None:
-        """Return training images, evenly spaced over the set, from which the filters of the stem start."""
-        if not self.settings.whiten_stem:
-            return None
-        train = self.schedule.train
-        indices = torch.arange(0, len(train), -(-len(train) // _WHITENING_IMAGES))
-        return self.data.augmentation.test_view(train.images(indices))
+    def _whiten_stem(self) -> None:
+        """Start the filters of the stem from training images, evenly spaced over the set, if that is a setting."""
+        if self.settings.whiten_stem:
+            train = self.schedule.train
+            indices = torch.arange(0, len(train), -(-len(train) // _WHITENING_IMAGES))
+            self._optimization.whiten_stem(self.data.augmentation.test_view(train.images(indices)))
 
     def _accumulation_due(self) -> bool:
         progress = self.progress
@@ -275,7 +270,8 @@ class Trainer:
             # The best accuracy with dynamic routing is not comparable with that of the epochs that follow.
             progress.best = None
             if self.settings.reinit:
-                self._optimization.reinitialize(self.master, self._whitening_images())
+                self._optimization.reinitialize(self.master)
+                self._whiten_stem()
         progress.accumulated = progress.epoch
         # The coefficients come first: a run that dies here accumulates them again with the weights of the checkpoint.
         if self._world.is_main:

@@ -244,23 +244,13 @@ class _Preparation:
         return settings
 
     def _defaults(self) -> dict[str, Any]:
-        """Return the defaults of the data set; for a run to resume, those with which it was started."""
-        resumed = self._resumed()
-        if resumed is None:
-            return dict(self.data.training)
-        names = {*self.data.training, *(("batch_size", "learning_rate") if self._is_folder else ())}
-        return {name: getattr(resumed, name) for name in names}
-
-    def _resumed(self) -> TrainSettings | None:
-        """Return the settings of the run to resume."""
+        """Return the settings that the configuration changes: those of the data set, or of the run to resume."""
         run = Run(Path(str(self.config.run.out)))
-        return run.settings if self.resume and run.about_file.is_file() else None
+        return run.settings.to_dict() if self.resume and run.about_file.is_file() else dict(self.data.training)
 
     def _new_settings(self, values: dict[str, Any]) -> TrainSettings:
         """Return the settings for a new network."""
-        if self._is_folder and self._resumed() is None:
-            return folder_settings(self.data, values)
-        return TrainSettings(**values)
+        return folder_settings(self.data, values) if self._is_folder else TrainSettings(**values)
 
     @property
     def _is_folder(self) -> bool:
