@@ -41,7 +41,7 @@ class EngineProcess:
             self._pipe.send((batch, least))
             return float(self._pipe.recv())
         except (EOFError, OSError):
-            self._process.join(1)
+            self._process.join(30)  # on a busy machine the pipe closes seconds before the process ends
             code = self._process.exitcode
             raise ValueError(
                 f"the process of the engine {self.name!r} ended with exit code {code}: see above what it said, or "
