@@ -50,8 +50,8 @@ def out_of_memory_message(error: Exception) -> str | None:
 def reuse_memory() -> bool:
     """Have this process keep freed memory for its next tensors; return whether the C library can do so.
 
-    By default large tensors get new memory from the system each time, which clears it page by page: a sixth of a
-    training step. The process then never gives memory back.
+    By default, large tensors get new memory from the system in every step, which clears it page by page. A process that
+    reuses memory never gives it back.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -87,7 +87,7 @@ def processor_name(root: Path = _ROOT) -> str:
 
 
 def processor_vendor(root: Path = _ROOT) -> str:
-    """Return the vendor of the processor as Linux calls it, such as ``"GenuineIntel"``; empty if it is not known.
+    """Return the vendor of the processor in ``/proc/cpuinfo``, such as ``"GenuineIntel"``; empty if it is not known.
 
     Args:
         root: root of the file system with the information of Linux.
