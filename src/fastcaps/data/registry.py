@@ -283,7 +283,7 @@ SETS: dict[str, NamedSet] = {
             augmentation={"crop": (24, 24), "flip": True},
             background=None,
             network=CIFAR10_PRESET,
-            training={"epochs": 20, "warmup": 300, "final_rate": 0.05},
+            training={"epochs": 60, "warmup": 300, "final_rate": 0.01, "primary_rate": 0.1, "whiten_stem": True},
             recipes={"best": _CIFAR10_BEST},
         ),
         NamedSet(
