@@ -151,6 +151,11 @@ def variants(k: str, n: str, **more: str) -> dict[str, str]:
     return {name: words.format(k=k, n=n) for name, words in {**VARIANTS, **more}.items()}
 
 
+BEST = {
+    "best": "from the network of 20 epochs",
+    "best-24": "from the network of 60 epochs: `--recipe best`",
+}
+
 REFITTED = {
     "uniform": "with all ones, by cross-entropy",
     "master": "with the master coefficients, by cross-entropy",
@@ -335,7 +340,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "cifar10-variants": lambda: trainings("cifar10-3", variants("1 epoch", "epoch")),
     "fashion-variants": lambda: trainings("fashion-3", variants("1 epoch", "epoch", **CONTINUED)),
     "refits": lambda: trainings("cifar10-refit", REFITTED),
-    "cifar10-best": lambda: trainings("cifar10", {"best": "`--recipe best`"}),
+    "cifar10-best": lambda: trainings("cifar10", BEST),
     "digits": lambda: trainings("digits", variants("3 epochs", "2 epochs")),
     "rankings": lambda: load(CompressionResult, "compress-mnist-search").tables()[0].to_markdown(),
     "compressed": compressed,
@@ -370,10 +375,14 @@ def _scores(trial: Trial) -> list[str]:
 
 
 def _accuracies(run: RunResult) -> list[str]:
-    """Return the best epoch on the held-out images; fast routing on the test images, with its interval."""
+    """Return the best epoch on the held-out images, if any; fast routing on the test images, with its interval."""
     low, high = run.evaluation.fast.interval
-    accuracies = [f"{share:.2%}" for share in (run.best_validation_accuracy, run.evaluation.fast.accuracy)]
-    return [*accuracies, f"{100 * low:.1f} – {100 * high:.1f}"]
+    held_out = run.best_validation_accuracy
+    return [
+        "–" if held_out is None else f"{held_out:.2%}",
+        f"{run.evaluation.fast.accuracy:.2%}",
+        f"{100 * low:.1f} – {100 * high:.1f}",
+    ]
 
 
 if __name__ == "__main__":

@@ -247,7 +247,7 @@ _CIFAR10_BEST = {
     "init": "cifar10",
     "coefficients": "uniform",
     "loss": "cross_entropy",
-    "epochs": 8,
+    "epochs": 24,
     "learning_rate": 5e-4,
     "primary_rate": 0.1,
     "warmup": 100,

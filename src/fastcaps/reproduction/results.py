@@ -37,9 +37,10 @@ class RunResult(Result):
         return cls(about=about, metrics=tuple(run.metrics()), evaluation=replace(evaluation, run=None))
 
     @property
-    def best_validation_accuracy(self) -> float:
-        """The highest accuracy on the validation images."""
-        return max(epoch.validation_accuracy or 0.0 for epoch in self.metrics)
+    def best_validation_accuracy(self) -> float | None:
+        """The highest accuracy on the validation images; None without such images."""
+        known = (epoch.validation_accuracy for epoch in self.metrics)
+        return max((accuracy for accuracy in known if accuracy is not None), default=None)
 
     def accuracy(self, routing: str) -> float:
         """Return the accuracy with ``"dynamic"``, ``"fast"`` or ``"uniform"`` routing."""
