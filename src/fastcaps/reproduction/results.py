@@ -56,7 +56,8 @@ def differing_settings(runs: list[RunResult]) -> list[str]:
     settings = [
         {
             **{k: v for k, v in run.about.settings.to_dict().items() if k not in _HARMLESS},
-            "augmentation": run.about.data.augmentation,
+            # Earlier versions did not write rotation and zoom, which are 0 by default.
+            "augmentation": {k: v for k, v in run.about.data.augmentation.items() if v},
             "fingerprint": run.about.data.fingerprint,
         }
         for run in runs
