@@ -6,6 +6,7 @@ A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import mean
 from typing import TypeVar
 
 from benchmarks.distributed import expected
@@ -331,6 +332,23 @@ def _mean_effect(by_seed: Mapping[int, Effect]) -> str:
     return format_difference(mean.value, mean.interval) + seeds
 
 
+def dependence(results: Mapping[Cell, RunResult]) -> str:
+    """Return what dynamic routing and master coefficients are worth in each network: points more than all ones."""
+    networks: dict[str, list[RunResult]] = {}
+    for cell, run in results.items():
+        networks.setdefault(f"{TITLES[cell.data]}, {NORMALIZATIONS[cell.normalization]}", []).append(run)
+    networks["CIFAR-10, Max-Min, 20 epochs"] = [load(RunResult, "cifar10-20")]
+    lines = []
+    for name, runs in networks.items():
+        ones, dynamic, master = (
+            100 * mean(getattr(run.evaluation, routing).accuracy for run in runs)
+            for routing in ("uniform", "dynamic", "fast")
+        )
+        lines.append((dynamic - ones, master - ones, name))
+    cells = [[name, *(f"{points:+.2f}".replace("-", "−") for points in worth)] for *worth, name in sorted(lines)[::-1]]
+    return Table("", ["network", "dynamic routing", "master coefficients"], cells).to_markdown()
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "cifar10-ablation": lambda: ablation("cifar10-ablation"),
     "mnist-ablation": lambda: ablation("mnist-ablation"),
@@ -359,6 +377,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reproduction-details": lambda: accuracy_table(rows(finished(ROOT / "results"))).to_markdown(),
     "losses": lambda: losses_table(finished(ROOT / "results")).to_markdown(),
     "helps": lambda: helps(finished(ROOT / "results")),
+    "dependence": lambda: dependence(finished(ROOT / "results")),
     "pooled": lambda: pooled_table(finished(ROOT / "results")).to_markdown(),
     "runs": lambda: runs_table(finished(ROOT / "results"), lambda name: _link(name, name)).to_markdown(),
 }

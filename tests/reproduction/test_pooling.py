@@ -40,8 +40,9 @@ def test_one_data_set_has_no_interval():
 
 def test_several_seeds_count_as_one_data_set():
     mean = Effect.mean([Effect(0.1, 0.01), Effect(0.5, 0.01)])
-    assert [mean.value, mean.variance] == pytest.approx([0.3, 0.08 / 2])
-    assert Effect.mean([Effect(0.1, 0.01), Effect(0.1, 0.03)]).variance == pytest.approx(0.01)
+    assert [mean.value, mean.variance] == pytest.approx([0.3, 0.01 + 0.08 / 2])
+    assert Effect.mean([Effect(0.1, 0.01), Effect(0.1, 0.03)]).variance == pytest.approx(0.02)
+    assert Effect.mean([Effect(0.1, 0.01)]) == Effect(0.1, 0.01)
 
 
 def test_an_effect_has_the_interval_it_was_measured_with():
