@@ -43,8 +43,8 @@ def whiten_stem(stem: Stem, images: Tensor) -> None:
             f"all inputs of the stem are 0 for the {len(images)} images, expected images that are neither black nor, "
             "where the network standardizes them, flat: give other images, or start with random filters"
         )
-    found = strengths > _WEAKEST * mean
-    filters = (components[:, found] / (strengths[found] + _FLOOR * mean).sqrt()).t().flip(0)  # (n, c·k·k)
+    strong = strengths > _WEAKEST * mean
+    filters = (components[:, strong] / (strengths[strong] + _FLOOR * mean).sqrt()).t().flip(0)  # (n, c·k·k)
     filters = filters[: len(weight) // 2]
     pairs = torch.cat([filters, -filters])
     with torch.no_grad():
