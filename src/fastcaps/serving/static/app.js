@@ -8,7 +8,7 @@ const $ = (id) => document.getElementById(id);
 const SLIDER = { min: -0.6, max: 0.6, step: 0.01 };
 let models = [];
 let model = null;
-let found = null;
+let current = null;
 let timer = null;
 
 const pad = new DrawingPad($("pad"), drawn);
@@ -53,7 +53,7 @@ async function classify(picture, type) {
 // ---- answers out ----
 
 function show(answer) {
-  found = answer;
+  current = answer;
   const routings = Object.keys(titles).filter((routing) => routing in answer);
   const lengths = Object.fromEntries(routings.map((routing) => [routing, answer[routing].lengths]));
   showLengths($("lengths"), model.classes, lengths);
@@ -80,7 +80,7 @@ function best(lengths) {
 }
 
 function showReconstruction(image) {
-  const text = `What the capsule of ${found.winner.name} stands for`;
+  const text = `What the capsule of ${current.winner.name} stands for`;
   $("drawn-text").textContent = text;
   showImage($("drawn"), decoded(image), text);
 }
@@ -100,7 +100,7 @@ function showSliders({ capsule }) {
 
 async function reconstruct() {
   const capsule = [...$("sliders").querySelectorAll("input")].map((slider) => Number(slider.value));
-  const body = JSON.stringify({ class: found.winner.class, capsule });
+  const body = JSON.stringify({ class: current.winner.class, capsule });
   try {
     const path = `/v1/models/${encodeURIComponent(model.name)}/reconstruct`;
     showReconstruction(await post(path, body, "application/json"));
@@ -111,7 +111,7 @@ async function reconstruct() {
 }
 
 function showCoefficients() {
-  const { iterations, master } = found.coefficients;
+  const { iterations, master } = current.coefficients;
   const slider = $("iteration");
   slider.max = iterations.length;
   const iteration = Number(slider.value);
@@ -135,7 +135,7 @@ function play() {
 function nextIteration() {
   const slider = $("iteration");
   slider.value = (Number(slider.value) % Number(slider.max)) + 1;
-  if (found?.coefficients) showCoefficients();
+  if (current?.coefficients) showCoefficients();
 }
 
 function decoded(image) {
@@ -170,7 +170,7 @@ async function start() {
 
 async function select(chosen) {
   model = chosen;
-  found = null;
+  current = null;
   pad.clear();
   $("answer").textContent = "No picture yet.";
   for (const id of ["lengths", "times", "sliders", "seen-text", "drawn-text", "loop-text", "master-text"]) $(id).replaceChildren();
@@ -200,12 +200,12 @@ $("upload").addEventListener("change", (event) => {
   event.target.value = "";
 });
 $("reset").addEventListener("click", () => {
-  if (found?.winner) {
-    showSliders(found.winner);
-    showReconstruction(found.reconstruction);
+  if (current?.winner) {
+    showSliders(current.winner);
+    showReconstruction(current.reconstruction);
   }
 });
-$("iteration").addEventListener("input", () => found?.coefficients && showCoefficients());
+$("iteration").addEventListener("input", () => current?.coefficients && showCoefficients());
 $("play").addEventListener("click", play);
 $("model").addEventListener("change", (event) => select(models.find(({ name }) => name === event.target.value)));
 $("key").addEventListener("submit", (event) => {

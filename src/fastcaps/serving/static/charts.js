@@ -3,9 +3,9 @@
 export const titles = { fast: "Fast routing", dynamic: "Dynamic routing", none: "Network" };
 
 export function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(name), properties);
+  node.append(...children);
+  return node;
 }
 
 // lengths: {fast: […], dynamic: […]}, either may be missing.
