@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 from tests.reproduction.conftest import values
 
 from fastcaps.reproduction import Cell, RunResult, pooled_table
@@ -21,9 +21,12 @@ def test_quantiles_are_students(degrees):
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(1e-4, 1)), min_size=2, max_size=8))
 def test_the_estimate_follows_the_formulas(pairs):
     y, v = np.array(pairs).T
-    w = 1 / v
-    q = (w * (y - (w * y).sum() / w.sum()) ** 2).sum()
-    between = max(0, (q - (len(y) - 1)) / (w.sum() - (w**2).sum() / w.sum()))
+
+    def squares(between):
+        w = 1 / (v + between)
+        return (w * (y - (w * y).sum() / w.sum()) ** 2).sum() - (len(y) - 1)
+
+    between = optimize.brentq(squares, 0, 100, xtol=1e-14) if squares(0) > 0 else 0
     w = 1 / (v + between)
     mean = (w * y).sum() / w.sum()
     error = np.sqrt(max(1, (w * (y - mean) ** 2).sum() / (len(y) - 1)) / w.sum())
@@ -32,6 +35,14 @@ def test_the_estimate_follows_the_formulas(pairs):
     assert pooled.deviation**2 == pytest.approx(between, abs=1e-9)
     low, high = pooled.interval or (np.nan, np.nan)
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, len(y) - 1) * error, abs=1e-9)
+
+
+def test_the_deviation_is_that_of_the_effects_where_errors_are_small():
+    """Also if one data set is measured much better than the others."""
+    values = [-0.09, -0.30, -0.83, -1.63, -7.98]
+    effects = [Effect(value, variance) for value, variance in zip(values, [1e-6, 1e-4, 1e-4, 1e-3, 1e-2], strict=True)]
+    assert pool(effects).deviation == pytest.approx(np.std(values, ddof=1), rel=0.01)
+    assert pool(effects).mean == pytest.approx(np.mean(values), rel=0.01)
 
 
 def test_one_data_set_has_no_interval():

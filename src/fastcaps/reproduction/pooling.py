@@ -1,8 +1,9 @@
 """Pool the runs: a random-effects estimate over data sets.
 
 Each data set has an effect of its own, measured with an error, and the mean of the effects is estimated. The
-variance between data sets is DerSimonian and Laird's (1986); the interval of the mean is Hartung and Knapp's (2001),
-which is also valid for few data sets; it is never narrower than the measurement errors alone imply.
+variance between data sets is Paule and Mandel's (1982), which also holds where the errors of the data sets differ
+much. The interval of the mean is Hartung and Knapp's (2001), which also holds for few data sets; it is never narrower
+than the measurement errors alone imply.
 """
 
 import math
@@ -84,24 +85,37 @@ def pool(effects: Sequence[Effect]) -> Pooled:
         effects: one per data set, at least one, with variances above 0.
     """
     count = len(effects)
-    weights = [1 / effect.variance for effect in effects]
-    fixed = _weighted(effects, weights)
-    spread = sum(w * (effect.value - fixed) ** 2 for w, effect in zip(weights, effects, strict=True))
-    scale = sum(weights) - sum(w**2 for w in weights) / sum(weights)
-    between = max(0.0, (spread - (count - 1)) / scale) if count > 1 else 0.0
-    weights = [1 / (effect.variance + between) for effect in effects]
-    mean = _weighted(effects, weights)
     if count == 1:
-        return Pooled(mean, None, 0.0)
-    rest = sum(w * (effect.value - mean) ** 2 for w, effect in zip(weights, effects, strict=True))
+        return Pooled(effects[0].value, None, 0.0)
+    between = _variance_between(effects)
+    mean, spread, weight = _weighted(effects, between)
     # At least the value expected from measurement errors alone: few effects may agree by chance.
-    rest = max(rest, count - 1)
-    half = student_quantile(count - 1) * math.sqrt(rest / ((count - 1) * sum(weights)))
+    spread = max(spread, count - 1)
+    half = student_quantile(count - 1) * math.sqrt(spread / ((count - 1) * weight))
     return Pooled(mean, (mean - half, mean + half), math.sqrt(between))
 
 
-def _weighted(effects: Sequence[Effect], weights: Sequence[float]) -> float:
-    return sum(w * effect.value for w, effect in zip(weights, effects, strict=True)) / sum(weights)
+def _variance_between(effects: Sequence[Effect]) -> float:
+    """Return the variance between data sets with which the weighted squares have the sum that is expected of them."""
+    expected = len(effects) - 1
+    if _weighted(effects, 0.0)[1] <= expected:
+        return 0.0
+    values = [effect.value for effect in effects]
+    # The sum of squares falls as the variance rises; here it is below what is expected.
+    low, high = 0.0, sum((value - statistics.fmean(values)) ** 2 for value in values)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _weighted(effects, middle)[1] > expected else (low, middle)
+    return high
+
+
+def _weighted(effects: Sequence[Effect], between: float) -> tuple[float, float, float]:
+    """Return the weighted mean, the weighted sum of squares around it, and the sum of the weights."""
+    weights = [1 / (effect.variance + between) for effect in effects]
+    total = sum(weights)
+    mean = sum(w * effect.value for w, effect in zip(weights, effects, strict=True)) / total
+    squares = sum(w * (effect.value - mean) ** 2 for w, effect in zip(weights, effects, strict=True))
+    return mean, squares, total
 
 
 def student_quantile(degrees: int, probability: float = 0.95) -> float:
