@@ -10,7 +10,7 @@ from fastcaps._lazy import lazy_names
 from fastcaps._version import __version__
 
 if TYPE_CHECKING:
-    from fastcaps import analysis, data, functional, master, nn, runtime, training, workflows
+    from fastcaps import analysis, bundled, data, functional, master, nn, runtime, training, workflows
     from fastcaps.compression.search import compress
     from fastcaps.exporting import export
     from fastcaps.master.accumulator import accumulate
@@ -39,6 +39,7 @@ __all__ = [
     "analysis",
     "runtime",
     "workflows",
+    "bundled",
     "__version__",
 ]
 
@@ -62,6 +63,7 @@ __getattr__, __dir__ = lazy_names(
         "analysis": "fastcaps.analysis",
         "runtime": "fastcaps.runtime",
         "workflows": "fastcaps.workflows",
+        "bundled": "fastcaps.bundled",
         "__version__": "fastcaps._version",
     },
 )

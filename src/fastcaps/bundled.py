@@ -20,6 +20,16 @@ from fastcaps._result import Result, Table
 from fastcaps._version import __version__
 from fastcaps._words import did_you_mean
 
+__all__ = [
+    "names",
+    "describe",
+    "describe_all",
+    "resolve",
+    "exported_file",
+    "BundledNetwork",
+    "BundledNetworks",
+]
+
 
 def _installed_folder() -> Path:
     """Return the folder of a checkout, of ``fastcaps-models``, or the one in the package itself."""

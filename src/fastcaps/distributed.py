@@ -29,6 +29,17 @@ from fastcaps._renamed import renamed_attributes, warn_renamed
 if TYPE_CHECKING:
     import torch
 
+__all__ = [
+    "init_distributed",
+    "World",
+    "SINGLE",
+    "current",
+    "launched",
+    "WorkerLostError",
+    "EndedElsewhereError",
+    "JoiningError",
+]
+
 T = TypeVar("T")
 Scalar = TypeVar("Scalar", bound=np.generic)
 

@@ -17,7 +17,9 @@ from tests.kills import killed_before_write
 from tests.ranks import Child
 from tests.training.conftest import make_data, small_config
 
-from fastcaps import CapsNet
+import fastcaps
+from fastcaps import CapsNet, analysis
+from fastcaps.analysis.training_pass import collect
 from fastcaps.data import Augmentation
 from fastcaps.nn.whitening import whiten_stem
 from fastcaps.training import CallbackLogger, Report, Run, Trainer, TrainSettings, optimization
@@ -498,6 +500,20 @@ def test_network_and_data_must_fit(data, tmp_path):
         trainer(data, CapsNet(small_config()).config.mnist(classes=3, class_names=("a", "b", "c")), tmp_path)
     with pytest.raises(ValueError, match="patterns has 4 classes, the network 3"):
         trainer(make_data(classes=4), small_config(), tmp_path)
+
+
+def test_other_modules_are_refused(data, tmp_path):
+    net, settings = torch.nn.Sequential(torch.nn.Flatten()), TrainSettings(epochs=1)
+    calls = {
+        "Trainer": lambda: Trainer(net, data, settings, tmp_path / "run"),
+        "evaluate": lambda: analysis.evaluate(net, None, []),
+        "collect": lambda: collect(net, []),
+        "compress": lambda: fastcaps.compress(net, data),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{name} takes a CapsNet, not a Sequential: use accumulate, fold, record"):
+            call()
+    assert not (tmp_path / "run").exists()
 
 
 def test_runs_that_are_none(tmp_path):

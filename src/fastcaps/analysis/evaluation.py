@@ -19,6 +19,7 @@ from fastcaps.distributed import SINGLE, World
 from fastcaps.functional.labels import checked_labels
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsuleNetwork
+from fastcaps.nn.base import check_capsule_network
 from fastcaps.nn.inference import Batches, evaluating, gather_batches
 
 # A function from images (b c h w) and labels (b) to lengths (b j).
@@ -45,6 +46,7 @@ def evaluate(
             all ranks.
         other: a network to compare with, for the same images and classes.
     """
+    check_capsule_network(model, "evaluate")
     if other is not None:
         _check_fits(other, model)
     predictors = _predictors(model, master, other)

@@ -24,6 +24,7 @@ from fastcaps.distributed import SINGLE, World
 from fastcaps.functional import prediction_vectors, routing_trace
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
+from fastcaps.nn.base import check_capsule_network
 from fastcaps.nn.inference import Batches, run_batches
 
 # Version of the collected data: files of another version are not reused.
@@ -106,6 +107,7 @@ def collect(
         observe: called with the number of images after each batch.
         world: the ranks, each with its own images in their order; all get the same result.
     """
+    check_capsule_network(model, "collect")
     config, routing = model.config, model.routing
     correlations = ClassCorrelations(config.lower_capsules, config.classes)
     histogram = CoefficientHistogram.of(config)

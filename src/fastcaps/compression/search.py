@@ -17,6 +17,7 @@ from fastcaps.compression.teacher import Teacher
 from fastcaps.data import DataSet, Split, batches
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleNetwork, FastCapsNet
+from fastcaps.nn.base import check_capsule_network
 from fastcaps.nn.inference import count_correct
 
 # Fractions of the capsule types and stem maps that the sizes of a search keep, from large to small.
@@ -207,6 +208,7 @@ def compress(
         folder: folder for the state of the search, to resume from; nothing is written when None.
         observer: callbacks for the progress.
     """
+    check_capsule_network(model, "compress")
     settings, observer = settings or CompressSettings(), observer or Observer()
     search = _Search(model, data, settings, split, None if folder is None else Path(folder), observer)
     if reference is None:

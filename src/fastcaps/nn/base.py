@@ -200,3 +200,17 @@ class CapsuleNetwork(nn.Module, ABC):
                 f"images are {images.dtype}, expected floating-point between 0 and 1, or uint8 between 0 and 255"
             )
         return images.to(dtype)
+
+
+def check_capsule_network(model: object, use: str) -> None:
+    """Raise ValueError for a module that is not a `CapsNet` or `FastCapsNet`.
+
+    Args:
+        model: the module.
+        use: the function that needs it, for the message.
+    """
+    if not isinstance(model, CapsuleNetwork):
+        raise ValueError(
+            f"{use} takes a CapsNet, not a {type(model).__name__}: use accumulate, fold, record and export with other "
+            "modules, and train and evaluate them in a loop of your own"
+        )

@@ -58,10 +58,10 @@ def network(cell: Cell) -> CapsNetConfig:
     return CapsNetConfig.mnist(normalization=cell.normalization, class_names=SETS[cell.data].class_names)
 
 
-def finished(folder: Path) -> dict[Cell, RunResult]:
+def finished(folder: str | Path) -> dict[Cell, RunResult]:
     """Return the results of a folder by their cells; files with other names are ignored."""
     results = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(Path(folder).glob("*.json")):
         match = _NAME.fullmatch(path.stem)
         if match is not None:
             cell = Cell(match[1], match[2], int(match[3]))

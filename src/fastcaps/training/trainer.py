@@ -31,6 +31,7 @@ from fastcaps.distributed import current
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.master.summary import MasterSummary
 from fastcaps.nn import CapsNet
+from fastcaps.nn.base import check_capsule_network
 from fastcaps.nn.inference import evaluating
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import checkpoint
@@ -473,7 +474,8 @@ def _about_fields(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_fit(model: CapsNet, data: DataSet, master: MasterCoefficients | None) -> None:
-    """Raise when network, data and coefficients have different sizes."""
+    """Raise for a module without configuration, or when network, data and coefficients have different sizes."""
+    check_capsule_network(model, "Trainer")
     config = model.config
     if tuple(data.image_shape) != (config.channels, config.height, config.width):
         raise ValueError(
