@@ -4,7 +4,7 @@ A table lies between ``<!-- table: NAME -->`` and ``<!-- end -->``; a test keeps
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 from typing import TypeVar
@@ -130,11 +130,11 @@ def scaling(shape: str) -> str:
     return Table("", *expected(STEP[shape] * B, gradient)).to_markdown()
 
 
-# Seconds per image of a training step on two threads, as in docs/training.md.
-STEP = {"MNIST": 3.71e-3, "CIFAR-10": 3.17e-3}
+# Seconds per image of a training step on two threads, as in docs/results/training-speed.md.
+STEP = {"MNIST": 2.21e-3, "CIFAR-10": 1.30e-3}
 
 VARIANTS = {
-    "dynamic": "dynamic routing, then accumulated",
+    "dynamic": "dynamic routing, then accumulated coefficients",
     "new": "a new network with coefficients accumulated before",
     "switched": "{k} dynamic, accumulated, trained on",
     "refreshed": "the same, refreshed every {n}",
@@ -218,16 +218,6 @@ def answers(name: str) -> str:
     return Table("", columns, table).to_markdown()
 
 
-def aims(name: str) -> str:
-    """Return the targets of a benchmark, and what was measured."""
-    table = [
-        [aim.what, f"{aim.aim:g}{aim.unit}", f"{aim.measured:.2f}{aim.unit}", "met" if aim.met else "**missed**"]
-        for aim in load(Benchmark, name).aims
-    ]
-    columns = ["times faster, of plain dynamic routing unless it says", "aim", "measured", ""]
-    return Table("", columns, table).to_markdown()
-
-
 # Files of a compression, and of its evaluation with the original network beside it.
 COMPRESSED = {
     "mnist": "MNIST, seed 0: `mnist-small`",
@@ -286,41 +276,72 @@ def size_speedups(name: str) -> str:
 
 def headline(runs: Mapping[str, str]) -> str:
     """Return the speeds that the README names, one column per run of the benchmark."""
-    columns = [_speeds(load(Benchmark, name)) for name in runs.values()]
-    table = [[what, *(column[what] for column in columns)] for what in columns[0]]
-    return Table(
-        "", ["times as fast as plain dynamic routing: MNIST, two threads of a CPU", *runs], table
-    ).to_markdown()
-
-
-def _speeds(result: Benchmark) -> dict[str, str]:
-    """Return the speeds against plain dynamic routing: alone or in turns, whichever was faster."""
-    ms = {(row.engine, row.batch): row.ms_per_image for row in result.engines}
-    plain = {row.batch: min(row.ms_per_image, row.alone_ms_per_image) for row in result.disturbance}
-
-    def best(network: str, batch: int) -> float:
-        return min(time for (engine, b), time in ms.items() if b == batch and network in engine)
-
-    ahead = min(best("Efficient-CapsNet", batch) / best("compressed", batch) for batch in plain)
-    ahead = math.floor(10 * ahead) / 10  # a lower bound is rounded down
-    answers = [row for row in result.answers or () if row.engine in ("folded", "ONNX folded", "ONNX folded int8")]
-    changed, images = sum(row.changed for row in answers), min(row.images for row in answers)
-    return {
-        "folded network, batches of 128": f"{plain[128] / ms['folded', 128]:.1f}×",
-        "int8 file of the folded network, one image at a time": f"{plain[1] / ms['ONNX folded int8', 1]:.1f}×",
-        "compressed network, one image at a time": f"{plain[1] / best('compressed', 1):.0f}×",
-        "compressed network, batches of 128": f"{plain[128] / best('compressed', 128):.0f}×",
-        "against Efficient-CapsNet: compressed network, best engine of each, any batch size": f"at least {ahead:.1f}×",
-        "answers that folding, ONNX and int8 change": f"{changed} of {images:,}",
+    measured = [_Speeds(load(Benchmark, name)) for name in runs.values()]
+    rows: dict[str, Callable[[_Speeds], str]] = {
+        "folded network, batches of 128": lambda run: f"{run.times('folded', 128):.1f}×",
+        "int8 file of the folded network, one image at a time": lambda run: f"{run.times('ONNX folded int8', 1):.1f}×",
+        "compressed network, one image at a time": lambda run: f"{run.compressed[1]:.0f}×",
+        "compressed network, batches of 128": lambda run: f"{run.compressed[128]:.0f}×",
+        "against Efficient-CapsNet: compressed network, best engine of each, any batch size": lambda run: (
+            f"at least {min(run.ahead):.1f}×"
+        ),
+        "answers that folding, ONNX and int8 change": lambda run: run.answers,
     }
+    table = [[what, *(cell(run) for run in measured)] for what, cell in rows.items()]
+    columns = ["times as fast as plain dynamic routing: MNIST, two threads of a CPU", *runs]
+    return Table("", columns, table).to_markdown()
+
+
+def speeds() -> str:
+    """Return what every processor gains, one column per run of the benchmark."""
+    runs = {
+        "AMD EPYC, AVX-512 and VNNI": "bench-mnist",
+        "[AVX2](#on-avx2)": "bench-mnist-avx2",
+        "[Xeon](#on-another-processor-with-avx-512), AVX-512 and VNNI": "bench-mnist-xeon",
+    }
+    measured = [_Speeds(load(Benchmark, name)) for name in runs.values()]
+    rows: dict[str, Callable[[_Speeds], str]] = {
+        "folded network, PyTorch, batch 128": lambda run: f"{run.times('folded', 128):.1f}×",
+        "its routing layer alone": lambda run: f"{run.layer:.0f}×",
+        "compressed network, fastest engine, by batch size": lambda run: _range(run.compressed.values(), 0),
+        "compressed network against Efficient-CapsNet, fastest engine of each": lambda run: _range(run.ahead, 1),
+    }
+    table = [[what, *(cell(run) for run in measured)] for what, cell in rows.items()]
+    return Table("", ["", *runs], table).to_markdown()
+
+
+def _range(values: Iterable[float], digits: int) -> str:
+    low, high = min(values := list(values)), max(values)
+    return f"{low:.{digits}f} to {high:.{digits}f}×"
+
+
+class _Speeds:
+    """Ratios of one run, against plain dynamic routing alone or in turns, whichever was faster."""
+
+    def __init__(self, result: Benchmark) -> None:
+        self._ms = {(row.engine, row.batch): row.ms_per_image for row in result.engines}
+        self._plain = {row.batch: min(row.ms_per_image, row.alone_ms_per_image) for row in result.disturbance}
+        self.compressed = {batch: self._plain[batch] / self._best("compressed", batch) for batch in self._plain}
+        self.ahead = [self._best("Efficient-CapsNet", batch) / self._best("compressed", batch) for batch in self._plain]
+        (self.layer,) = [
+            row.times_faster for row in result.growth if (row.axis, row.size, row.routing) == ("batch", 128, "folded")
+        ]
+        rows = [row for row in result.answers or () if row.engine in ("folded", "ONNX folded", "ONNX folded int8")]
+        if rows:
+            self.answers = f"{sum(row.changed for row in rows)} of {min(row.images for row in rows):,}"
+
+    def times(self, engine: str, batch: int) -> float:
+        """Return how many times as fast an engine is."""
+        return self._plain[batch] / self._ms[engine, batch]
+
+    def _best(self, network: str, batch: int) -> float:
+        return min(time for (engine, b), time in self._ms.items() if b == batch and network in engine)
 
 
 def helps(results: Mapping[Cell, RunResult]) -> str:
-    """Return master coefficients compared with all ones, by data set and normalization, and over all data sets."""
+    """Return master coefficients compared with all ones, by data set and normalization."""
     effects = [effects_by_data(results, rule, lambda fast: fast.against_uniform) for rule in NORMALIZATIONS]
     lines = [[title, *(_mean_effect(by_data.get(data, {})) for by_data in effects)] for data, title in TITLES.items()]
-    pooled = {line[0]: line[1] for line in pooled_table(results).rows}
-    lines.append(["all data sets", *(pooled[f"fast − all ones, {name}"] for name in NORMALIZATIONS.values())])
     return Table("", ["master coefficients − all ones", *NORMALIZATIONS.values()], lines).to_markdown()
 
 
@@ -370,7 +391,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "headline": lambda: headline({"AVX-512 with VNNI": "bench-mnist", "AVX2": "bench-mnist-avx2"}),
     "bench": lambda: bench("bench-mnist"),
     "bench-avx2": lambda: bench("bench-mnist-avx2"),
-    "aims": lambda: aims("bench-mnist"),
+    "speeds": speeds,
     "growth": lambda: growth("bench-mnist"),
     "answers": lambda: answers("bench-mnist"),
     "reproduction": lambda: summary_table(rows(finished(ROOT / "results"))).to_markdown(),

@@ -17,7 +17,7 @@ _FILTERS = "Filters"
 Iteration = Annotated[
     str | None,
     typer.Option(
-        help="Iteration of routing, from 1, or final for the update after the last (default: the last).",
+        help="Iteration of the routing loop, counted from 1; final for the update after the last (default: the last).",
         callback=renamed_value("after", "final"),
     ),
 ]
@@ -25,7 +25,7 @@ Iterations = Annotated[
     list[str] | None,
     typer.Option(
         "--iteration",
-        help="Iteration of routing, or final; may be repeated (default: all but the first).",
+        help="Iteration of the routing loop, or final; may be repeated (default: all but the first).",
         callback=renamed_value("after", "final"),
     ),
 ]
@@ -33,7 +33,7 @@ Method = Annotated[
     str,
     typer.Option(
         metavar="[per_class|columns|pooled]",
-        help="The paper's; its variant with only the classes' own columns; the mean over all images.",
+        help="The paper's; only the column of the own class; the mean over all images.",
         callback=renamed_value("containers", "per_class"),
     ),
 ]
@@ -50,7 +50,7 @@ Filters = Annotated[
     typer.Option(
         "--filter",
         metavar="[none|correct|similarity|kmeans|em]",
-        help="Which images to take; may be repeated, each sees what those before it kept.",
+        help="Filter of the training images; may be repeated, applied in order (default: none).",
         rich_help_panel=_FILTERS,
     ),
 ]
@@ -60,31 +60,31 @@ Chains = Annotated[
 ]
 Confidence = Annotated[
     float | None,
-    typer.Option(help="correct: by how much the label's capsule must be the longest.", rich_help_panel=_FILTERS),
+    typer.Option(help="correct: minimum lead of the label's capsule over the others (default: 0).", rich_help_panel=_FILTERS),
 ]
 Measure = Annotated[
     Literal["pearson", "dot", "cosine"] | None,
-    typer.Option(help="similarity: how columns are compared.", rich_help_panel=_FILTERS),
+    typer.Option(help="similarity: comparison of columns (default: pearson).", rich_help_panel=_FILTERS),
 ]
 KeepFraction = Annotated[
     float | None,
-    typer.Option(help="similarity: fraction of each class to keep, the most similar images.", rich_help_panel=_FILTERS),
+    typer.Option(help="similarity: fraction of each class to keep (default: 0.95).", rich_help_panel=_FILTERS),
 ]
 Margin = Annotated[
     float | None,
     typer.Option(
-        help="similarity: instead, by how much an image must be more like its own class.", rich_help_panel=_FILTERS
+        help="similarity: minimum lead of the own class over the most similar other, instead of --keep-fraction.", rich_help_panel=_FILTERS
     ),
 ]
 Clusters = Annotated[
-    int | None, typer.Option(help="kmeans, em: number of clusters per class.", rich_help_panel=_FILTERS)
+    int | None, typer.Option(help="kmeans, em: number of clusters per class (default: 20).", rich_help_panel=_FILTERS)
 ]
 MaxOutlierFraction = Annotated[
     float | None,
-    typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters.", rich_help_panel=_FILTERS),
+    typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters (default: 0.05).", rich_help_panel=_FILTERS),
 ]
-Components = Annotated[int | None, typer.Option(help="em: number of principal components.", rich_help_panel=_FILTERS)]
-Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering.", rich_help_panel=_FILTERS)]
+Components = Annotated[int | None, typer.Option(help="em: number of principal components (default: 16).", rich_help_panel=_FILTERS)]
+Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering (default: 0).", rich_help_panel=_FILTERS)]
 
 
 def parse_iteration(text: str) -> int | Literal["final"]:

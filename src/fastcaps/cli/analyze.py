@@ -29,10 +29,10 @@ def analyze(
     out: Annotated[Path | None, typer.Option(help="Folder of the report (default: RUN/report).")] = None,
     coefficients: Coefficients = None,
     compare: Annotated[
-        Path | None, typer.Option(help="Another run, whose coefficients are drawn beside.", metavar="RUN")
+        Path | None, typer.Option(help="Another run to draw beside this one in the histogram.", metavar="RUN")
     ] = None,
     sort_by_class: Annotated[
-        bool, typer.Option("--sort-by-class", help="The first training images by class, not in their order.")
+        bool, typer.Option("--sort-by-class", help="Sort the first training images by class.")
     ] = False,
     examples: Annotated[
         list[int] | None,

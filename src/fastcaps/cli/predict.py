@@ -19,7 +19,7 @@ def predict(
     images: Annotated[list[str], typer.Argument(help="Image files, folders of them, or - for standard input.")],
     routing: Annotated[
         Literal["fast", "dynamic", "both"] | None,
-        typer.Option(help="A file has one of them; a run is fast unless asked otherwise."),
+        typer.Option(help="Routing of a run (default: fast); an exported file has only one."),
     ] = None,
     invert: Annotated[
         Literal["auto", "yes", "no"],

@@ -72,9 +72,9 @@ def reproduce(
     """Train, accumulate and evaluate for every accuracy of the paper's table.
 
     A run is one data set, one normalization and one seed. Each is in a folder of its own, RUNS/DATA-NORMALIZATION-SEED,
-    as train, accumulate and evaluate make it, and leaves RESULTS/DATA-NORMALIZATION-SEED.json. Stopped at any moment,
-    the same command resumes; what is finished isn't repeated. With several machines give each its --shard, bring the
-    JSON files together, and then --report.
+    as train, accumulate and evaluate make it, and leaves RESULTS/DATA-NORMALIZATION-SEED.json. After an interruption,
+    the same command resumes. Finished runs are not repeated. On several machines, give each its --shard, copy the JSON
+    files into one folder, and run --report there.
 
     Example:  fastcaps reproduce --data mnist --data fashion_mnist --normalization max_min --seeds 3
 

@@ -63,9 +63,9 @@ def train(
 ) -> None:
     """Train a capsule network with dynamic routing, or with fixed master coefficients.
 
-    Stops at a checkpoint when interrupted (Ctrl-C); --resume RUN then ends with the same weights as if it had not been.
+    Ctrl-C writes a checkpoint. --resume RUN continues and ends with the same weights as a run without a break.
     With --coefficients or --dynamic-epochs the run folder also gets the coefficients and the folded network.
-    The run folder gets config.toml, with which --config repeats the run. Several processes share each batch (torchrun).
+    Its config.toml repeats the run with --config. Several processes share each batch (torchrun).
 
     Example:  fastcaps train --data digits --out runs/digits
 

@@ -48,15 +48,15 @@ class TrainSettings(ShortRepr, Record):
 
     Attributes:
         epochs: passes over the training images (default: by data set).
-        batch_size: images per step.
+        batch_size: images per step (default: 128, fewer for small folders).
         seed: seed of initial weights, order and augmentation.
-        learning_rate: highest learning rate of Adam.
+        learning_rate: highest learning rate of Adam (default: 0.001, lower for small folders).
         primary_rate: learning rate of PrimaryCaps as a fraction of that of the other layers.
         whiten_stem: start the filters of the stem as whitened principal components of patches of the training images.
         final_rate: fraction of the learning rate that is left at the last step (default: 0.02, or by data set).
-        decay: how the learning rate gets there: exponential, linear, or cosine, which stays high for longer.
-        averaging: share of the moving average of the weights that a step keeps, such as 0.999; the average is
-            validated, tested and saved (default: 0, the weights themselves).
+        decay: decay of the learning rate: exponential, linear or cosine (default: exponential).
+        averaging: decay of the moving average of the weights, such as 0.999; the average is validated, tested and
+            saved (default: 0, no average).
         warmup: steps over which the learning rate rises, at most a third of all (default: 100, or by data set).
         validation: fraction of the training images to hold out, or their number (default: none).
         test_every: epochs between evaluations on the test images, which decide nothing; 0 for never.
