@@ -78,3 +78,18 @@ def test_a_transaction_of_a_living_process_is_left_alone(tmp_path: Path) -> None
         assert folder.is_dir()
     recover(tmp_path)
     assert contents(tmp_path) == {"a": b"new", "b": b"1"}
+
+
+def test_file_systems_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.link", refuse)
+    for content in (b"old", b"new"):
+        write_atomically({tmp_path / "a": content, tmp_path / "b": content})
+        assert contents(tmp_path) == {"a": content, "b": content}
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "inside").write_bytes(b"x")
+    with pytest.raises(OSError, match="c"):
+        write_atomically({tmp_path / "a": b"newer", tmp_path / "c": b"newer"})
+    assert contents(tmp_path) == {"a": b"new", "b": b"new", "c/inside": b"x"}

@@ -24,7 +24,7 @@ def test_every_repr_is_short(tmp_path):
         (TrainSettings(epochs=3), "TrainSettings(epochs=3)"),
         (TrainConfig().changed(epochs=3, data="digits"), "TrainConfig(data=DataOptions(name='digits'), training={'epo"),
         (trainer, "Trainer('digits', "),
-        (uniform_coefficients(config), "MasterCoefficients(72×10, 10 images, max_min, per_class, iteration 1)"),
+        (uniform_coefficients(config), "MasterCoefficients(72×10, 0 images, max_min, per_class, iteration 1)"),
         (MasterAccumulator(5, 3), "MasterAccumulator(5×3, 0 images, max_min)"),
         (Observations(numbers[:, 0].astype(int), numbers), "Observations(4 images, without columns)"),
         (load_file(FOLDER / "mnist" / ONNX, threads=1), "Predictor(fast, int8, input 1×28×28, 10 classes)"),

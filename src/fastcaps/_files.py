@@ -11,6 +11,7 @@ that made it no longer holds its lock.
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -123,7 +124,7 @@ def _move(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
             path, old = root / target, folder / f"{name}.old"
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file() and len(moves) > 1:
-                os.link(path, old)
+                _keep(path, old)
                 undo.callback(os.replace, old, path)
             elif not path.exists():
                 undo.callback(_unlink, path)
@@ -132,6 +133,14 @@ def _move(root: Path, folder: Path, moves: Mapping[str, str]) -> None:
             else:
                 (folder / name).replace(path)
         undo.pop_all()
+
+
+def _keep(path: Path, old: Path) -> None:
+    """Give a file a second name; copy it on file systems without hard links."""
+    try:
+        os.link(path, old)
+    except OSError:
+        shutil.copy2(path, old)
 
 
 def _journal(path: Path) -> dict[str, str] | None:

@@ -7,6 +7,9 @@ from tests import reference
 
 from fastcaps import CapsNet
 from fastcaps.analysis.training_pass import TrainingPass, cached, collect
+from fastcaps.functional import fast_routing, prediction_vectors
+from fastcaps.nn import Routing
+from fastcaps.nn.routing import REGISTRY as ROUTINGS
 
 
 def test_a_pass_finds_what_the_network_routes_with(small_model):
@@ -81,3 +84,23 @@ def test_a_file_is_used_again_only_for_the_same_key(tmp_path):
 def test_no_images(small_model):
     with pytest.raises(ValueError, match="there are no training images to analyze"):
         collect(small_model, [])
+
+
+def test_a_pass_uses_the_routing_of_the_network(small_model):
+    class Thirds(Routing):
+        name = "thirds_for_tests"
+
+        def __call__(self, lower_capsules, weight, bias=None):
+            votes = prediction_vectors(lower_capsules, weight)
+            coefficients = votes.new_full(votes.shape[:3], 1 / 3)
+            return fast_routing(votes, coefficients, bias=bias), coefficients
+
+    try:
+        small_model.routing.routing = Thirds()
+        images, labels = torch.rand(6, 1, 10, 10, dtype=torch.float64), torch.arange(6) % 3
+        training_pass = collect(small_model, [(images, labels)])
+        assert training_pass.histogram.counts.shape[0] == 1
+        assert training_pass.histogram.counts[0, 33] == training_pass.histogram.counts.sum()
+        np.testing.assert_allclose(training_pass.first_columns, 1 / 3, atol=1e-6)
+    finally:
+        ROUTINGS.forget("thirds_for_tests")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compression.test_refitting import data, model
+from tests.compression.test_refitting import CONFIG, data, model
 
 from fastcaps import FastCapsNet, compress, fold
 from fastcaps._tensors import read_tensors
@@ -136,3 +136,20 @@ def test_held_out_images_are_those_given_and_test_images_are_not_looked_at():
 )
 def test_of_few_images_a_fifth_is_held_out_unless_told_otherwise(held_out, images, expected):
     assert CompressSettings(held_out=held_out).held_out_of(images) == expected
+
+
+@pytest.mark.slow
+def test_a_folder_of_another_search_is_refused(tmp_path):
+    settings = CompressSettings(max_drop=100, types=2, maps=3, **FAST)
+    compress(model(), data(), "uniform", settings, folder=tmp_path)
+    torch.manual_seed(1)
+    other = model()
+    torch.nn.init.normal_(other.routing.weight)
+    for arguments, different in (
+        ((other, data(), "uniform", settings), r"model was [0-9a-f]{64}, now [0-9a-f]{64}; folded was"),
+        ((model(), data(), "uniform", replace(settings, seed=1)), "settings.seed was 0, now 1"),
+        ((model(), data(), torch.rand(CONFIG.lower_capsules, CONFIG.classes), settings), "folded was"),
+    ):
+        with pytest.raises(ValueError, match=rf"is of another search \({different}"):
+            compress(*arguments, folder=tmp_path)
+    compress(model(), data(), "uniform", replace(settings, max_drop=1), folder=tmp_path)

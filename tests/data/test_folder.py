@@ -1,4 +1,5 @@
 import os
+import pickle
 import struct
 import zlib
 from pathlib import Path
@@ -11,7 +12,7 @@ from PIL import Image
 from tests.data import tiny
 from tests.ranks import Child
 
-from fastcaps.data import batches, load
+from fastcaps.data import DataSet, batches, load
 
 
 def everything(split):
@@ -294,3 +295,23 @@ def test_memory_stays_flat_however_many_files_there_are():
                 (place / f"{k}.pgm").write_bytes(b"P5 16 16 255\n" + pixels[(label * 7 + k) % 256].tobytes())
         out, _ = Child(stream, place.parent).succeed()
     assert int(out) < 15e6
+
+
+def test_gray_images_on_white_paper_are_shifted_into_white(tmp_path):
+    for name in ("a", "b"):
+        for k in range(6):
+            path = tmp_path / name / f"{k}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.full((20, 20), 240 + k, np.uint8)).save(path)
+    data = load(tmp_path)
+    assert data.background == pytest.approx(0.95, abs=0.02)
+    assert data.augmentation.fill == "edge"
+    augmented = data.augmentation.augment(everything(data.train), torch.Generator().manual_seed(0))
+    assert augmented.min() > 0.9
+
+
+def test_images_are_read_by_processes_that_are_started_anew(divided):
+    """As on macOS and Windows, where what a worker needs is pickled."""
+    for split in (load(divided).train, DataSet.from_arrays(*2 * (np.zeros((4, 8, 8), np.uint8), [0, 1, 0, 1])).train):
+        again = pickle.loads(pickle.dumps(split))
+        assert torch.equal(everything(again), everything(split))

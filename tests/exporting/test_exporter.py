@@ -187,3 +187,22 @@ def test_batch_norm_is_merged_before_export(tmp_path, precision):
     lengths = model(images).lengths.detach().numpy()
     np.testing.assert_allclose(load(path, threads=1)(images.numpy()).lengths, lengths, atol=tolerance)
     assert model.stem.norm is not None  # the model itself is not touched
+
+
+def test_the_file_knows_the_background_of_the_network(fast, tmp_path):
+    fast.provenance["background"] = 0.0
+    example = some_images(fast.config, 3)
+    stored = {
+        given: export(fast, tmp_path / "m.onnx", example, threads=1, background=given).metadata.background
+        for given in (None, 1.0)
+    }
+    assert stored == {None: 0.0, 1.0: 1.0}
+    assert load(tmp_path / "m.onnx", threads=1).background == 1.0
+
+
+def test_a_refused_export_leaves_no_folder(fast, tmp_path):
+    with pytest.raises(ValueError, match="precision is 'float16', expected float32 or int8"):
+        exported(fast, tmp_path / "new" / "m.onnx", precision="float16")
+    with pytest.raises(ValueError, match="there are no images to compare the exported network with"):
+        export(fast, tmp_path / "new" / "m.onnx", tests=[])
+    assert list(tmp_path.iterdir()) == []

@@ -366,3 +366,8 @@ def test_more_classes_make_smaller_pieces_without_votes():
     lower, weight = torch.rand(64, 288, 2), torch.randn(288, 2, 1000, 8)
     sizes = [piece.stop - piece.start for piece, _ in F.trace_capsules(lower, weight, 1)]
     assert sizes == [14] * 4 + [8]  # coefficients of 16 MB
+
+
+def test_coefficients_may_have_another_type():
+    votes, coefficients = torch.rand(2, 5, 3, 4), torch.rand(5, 3, dtype=torch.float64)
+    torch.testing.assert_close(F.fast_routing(votes, coefficients), F.fast_routing(votes, coefficients.float()))

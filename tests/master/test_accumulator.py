@@ -2,7 +2,8 @@
 
 import re
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import reference
 
-from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, bundled
+from fastcaps import CapsNet, CapsNetConfig, MasterCoefficients, accumulate, bundled, fold
 from fastcaps import functional as F
-from fastcaps.master import FilterReport, MasterAccumulator, Selection
-from fastcaps.master.accumulator import combined
+from fastcaps.functional.normalizations import REGISTRY as NORMALIZATIONS
+from fastcaps.master import FilterReport, MasterAccumulator, Selection, uniform_coefficients
+from fastcaps.master.accumulator import checked_iteration, combined
+from fastcaps.nn import DynamicRouting, Normalization
 from fastcaps.nn.pretrained import weights_hash
+from fastcaps.workflows.compression import as_capsnet
 
 
 @st.composite
@@ -335,3 +339,51 @@ def test_a_large_batch_is_routed_in_pieces(model, monkeypatch):
     master = accumulate(model, [(images, labels)])
     torch.testing.assert_close(master.values, expected.values, rtol=0, atol=1e-12)
     assert torch.equal(master.counts, expected.counts)
+
+
+@pytest.mark.parametrize(
+    ("normalization", "bounds"), [("max_min", {}), ("max_min", {"upper": 2.0}), ("softmax", {}), ("leaky_softmax", {})]
+)
+def test_uniform_coefficients_are_those_that_folding_takes(normalization, bounds):
+    config = CapsNetConfig.for_images(
+        10, 10, 1, classes=3, stem_channels=4, stem_kernel=3, capsule_types=2, primary_kernel=3, decoder=(4,),
+        normalization=normalization, **bounds,
+    )  # fmt: skip
+    model = CapsNet(config).eval()
+    images = torch.rand(5, 1, 10, 10)
+    master = uniform_coefficients(config)
+    torch.testing.assert_close(fold(model, master)(images), fold(model, "uniform")(images), rtol=0, atol=0)
+    assert master.containers is None
+    folded = fold(model, "uniform")
+    torch.testing.assert_close(fold(as_capsnet(folded), master)(images).lengths, folded(images).lengths)
+
+
+def test_an_iteration_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="iteration is 'last', expected 1 to 3, or 'final'"):
+        checked_iteration(DynamicRouting(), cast(Any, "last"))
+
+
+def test_a_normalization_with_bounds_of_its_own_is_stored(tmp_path):
+    @dataclass(frozen=True)
+    class Clipped(Normalization):
+        name: ClassVar[str] = "clipped_for_tests"
+        lower: float = 0.0
+        upper: float = 1.0
+
+        def start(self, classes: int) -> float:
+            return 1.0
+
+        def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits.clamp(self.lower, self.upper)
+
+    try:
+        master = MasterCoefficients(
+            values=torch.rand(4, 3).double(),
+            containers=None,
+            counts=torch.zeros(3, dtype=torch.int64),
+            normalization=Clipped(0.3, 0.7),
+        )
+        master.save(tmp_path / "m.safetensors")
+        assert MasterCoefficients.load(tmp_path / "m.safetensors").normalization == Clipped(0.3, 0.7)
+    finally:
+        NORMALIZATIONS.forget("clipped_for_tests")

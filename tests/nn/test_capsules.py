@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import reference
 from torch import nn
+from torch.nn.utils import prune
 
 import fastcaps
 from fastcaps import functional as F
@@ -306,3 +307,31 @@ def test_a_routing_of_ones_own():
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("batch", [1, 40])
+@pytest.mark.parametrize("training", [False, True])
+def test_hooks_of_convolutions_are_called(batch, training):
+    stem, primary = caps.Stem(1, 8, 5), caps.PrimaryCapsules(8, 2, 4, 3)
+    called = []
+    for name, module in {"stem": stem, "primary": primary}.items():
+        module.conv.register_forward_hook(lambda *args, name=name: called.append(name))
+    with torch.set_grad_enabled(training):
+        primary(stem(torch.rand(batch, 1, 12, 12)))
+    assert called == ["stem", "primary"]
+
+
+@pytest.mark.parametrize("changes", [{"padding": 2}, {"dilation": 2}, {"bias": False}, {"padding": 1, "bias": False}])
+def test_a_stem_computes_the_convolution_it_has(changes):
+    stem = caps.Stem(1, 8, 5)
+    stem.conv = nn.Conv2d(1, 8, 5, **changes)
+    images = torch.rand(3, 1, 14, 14)
+    torch.testing.assert_close(stem(images), torch.relu(stem.conv(images)))
+
+
+def test_pruned_convolutions_can_be_trained():
+    stem = caps.Stem(1, 8, 5)
+    prune.l1_unstructured(stem.conv, "weight", amount=0.5)
+    for _ in range(2):
+        stem(torch.rand(40, 1, 12, 12)).sum().backward()
+    assert ((stem.conv.weight_orig.grad == 0) == (stem.conv.weight_mask == 0)).all()

@@ -147,3 +147,13 @@ def test_a_strided_stem_stops_before_the_image_is_gone():
     assert min(config.grid) >= 1
     with pytest.raises(ValueError, match="stem is 'wide', expected auto, paper or strided"):
         CapsNetConfig.for_images(40, 40, 1, classes=2, stem="wide")  # type: ignore[arg-type]
+
+
+def test_default_class_names_follow_the_number_of_classes():
+    config = CapsNetConfig.mnist()
+    assert dataclasses.replace(config, classes=4).class_names == ("0", "1", "2", "3")
+    assert dataclasses.replace(dataclasses.replace(config, classes=4), classes=12).class_names == tuple(
+        map(str, range(12))
+    )
+    with pytest.raises(ValueError, match="2 class names were given for 4 classes"):
+        dataclasses.replace(config, classes=4, class_names=("a", "b"))

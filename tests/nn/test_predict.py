@@ -109,3 +109,14 @@ def test_light_and_dark_of_pictures_are_swapped_where_their_edge_says_so(tmp_pat
         assert network.predict([255 - np.asarray(one) for one in pictures]).tolist() == swapped.tolist()
         with pytest.raises(ValueError, match="invert is 'maybe', expected one of auto, yes, no"):
             network.predict(pictures, invert="maybe")  # type: ignore[call-overload]
+
+
+def test_prediction_changes_no_statistics():
+    torch.manual_seed(0)
+    model = CapsNet(dataclasses.replace(CONFIG, resize=None, batch_norm=True)).train()
+    images = torch.rand(6, 3, 12, 12)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    together = model.predict(images)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert together.tolist() == [int(model.predict(image)) for image in images]

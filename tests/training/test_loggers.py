@@ -144,3 +144,10 @@ def test_former_settings():
     with pytest.warns(DeprecationWarning, match="TrainSettings.afresh: use reinit"):
         assert settings.afresh is False  # type: ignore[attr-defined]
     assert TrainSettings.from_dict({"afresh": True, "dynamic_epochs": 1}).reinit
+
+
+def test_a_measure_cannot_replace_a_metric():
+    with pytest.raises(ValueError, match="measure returned accuracy, loss, which the trainer measures: choose other"):
+        EpochMetrics(
+            epoch=1, loss=1.0, accuracy=0.5, learning_rate=1e-3, measures={"loss": 0, "accuracy": 1}, seconds=1
+        )

@@ -100,3 +100,7 @@ def test_settings_of_runs_from_before_there_were_all():
 def test_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         TrainSettings(**changes)
+
+
+def test_names_of_data_sets_may_have_hyphens():
+    assert TrainSettings.for_data("fashion-mnist") == TrainSettings.for_data("fashion_mnist")

@@ -8,6 +8,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
@@ -503,15 +504,18 @@ def test_network_and_data_must_fit(data, tmp_path):
 
 
 def test_other_modules_are_refused(data, tmp_path):
-    net, settings = torch.nn.Sequential(torch.nn.Flatten()), TrainSettings(epochs=1)
+    net: Any = torch.nn.Sequential(torch.nn.Flatten())
+    settings, nothing = TrainSettings(epochs=1), cast(Any, None)
     calls = {
         "Trainer": lambda: Trainer(net, data, settings, tmp_path / "run"),
-        "evaluate": lambda: analysis.evaluate(net, None, []),
+        "evaluate": lambda: analysis.evaluate(net, nothing, []),
         "collect": lambda: collect(net, []),
         "compress": lambda: fastcaps.compress(net, data),
     }
     for name, call in calls.items():
-        with pytest.raises(ValueError, match=f"^{name} takes a CapsNet, not a Sequential: use accumulate, fold, record"):
+        with pytest.raises(
+            ValueError, match=f"^{name} takes a CapsNet, not a Sequential: use accumulate, fold, record"
+        ):
             call()
     assert not (tmp_path / "run").exists()
 

@@ -58,3 +58,10 @@ def test_a_run_and_its_file_agree(run, file, pictures):
     assert from_run.labels == from_file.labels
     with pytest.raises(ValueError, match="was exported with fast routing, dynamic was asked for: export that, too"):
         workflows.predict(file, pictures, routing="dynamic")
+
+
+def test_a_picture_given_twice_is_answered_twice(file, pictures):
+    first, second = pictures / "0.png", pictures / "1.png"
+    predictions = workflows.predict(file, [first, first, second], threads=1)
+    assert [prediction.image for prediction in predictions.images] == [str(first), str(first), str(second)]
+    assert len(predictions.labels) == 3

@@ -31,10 +31,15 @@ class CoefficientHistogram:
         self.counts = np.zeros((iterations, bins), np.int64)
 
     @classmethod
-    def of(cls, config: CapsNetConfig) -> Self:
-        """Return a histogram for a network: from 0 to 1, extended to the bounds of its normalization."""
+    def of(cls, config: CapsNetConfig, iterations: int | None = None) -> Self:
+        """Return a histogram for a network: from 0 to 1, extended to the bounds of its normalization.
+
+        Args:
+            config: configuration of the network.
+            iterations: number of iterations of its routing, instead of that of the configuration.
+        """
         lower, upper = get_normalization(config.normalization, lower=config.lower, upper=config.upper).bounds
-        return cls(config.iterations, min(0.0, lower), max(1.0, upper))
+        return cls(iterations or config.iterations, min(0.0, lower), max(1.0, upper))
 
     @property
     def edges(self) -> Floats:

@@ -21,7 +21,6 @@ from fastcaps._tensors import read_tensors
 from fastcaps.analysis.coefficients import CoefficientHistogram
 from fastcaps.analysis.correlations import ClassCorrelations
 from fastcaps.distributed import SINGLE, World
-from fastcaps.functional import prediction_vectors, routing_trace
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import CapsNet
 from fastcaps.nn.base import check_capsule_network
@@ -29,8 +28,6 @@ from fastcaps.nn.inference import Batches, run_batches
 
 # Version of the collected data: files of another version are not reused.
 _FORMAT = 1
-# Images whose votes are computed at a time: they stay in the processor's cache.
-_PIECE = 16
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -110,7 +107,7 @@ def collect(
     check_capsule_network(model, "collect")
     config, routing = model.config, model.routing
     correlations = ClassCorrelations(config.lower_capsules, config.classes)
-    histogram = CoefficientHistogram.of(config)
+    histogram = CoefficientHistogram.of(config, routing.routing.iterations)
     image_sums = torch.zeros(config.classes, config.channels, config.height, config.width, dtype=torch.float64)
     first_columns = np.empty((0, config.lower_capsules), np.float32)
     first_labels = np.empty(0, np.int64)
@@ -119,10 +116,10 @@ def collect(
         nonlocal first_columns, first_labels
         labels = checked_labels(labels.cpu(), len(images), config.classes)
         lower = model.lower_capsules(images)  # (b, i, d)
-        for capsules, own in zip(torch.split(lower, _PIECE), torch.split(labels, _PIECE), strict=True):
-            votes = prediction_vectors(capsules, routing.weight)  # (b, i, j, e)
-            trace = routing_trace(votes, config.iterations, routing.routing.normalization, bias=routing.bias)
-            histogram.update(trace)  # (b, r, i, j)
+        for piece, outputs in routing.trace(lower):
+            own = labels[piece]
+            trace = torch.stack([output.coefficients for output in outputs], dim=1)  # (b, r, i, j)
+            histogram.update(trace)
             columns = trace[torch.arange(len(own)), -1, :, own.to(trace.device)].float().cpu().numpy()  # (b, i)
             correlations.update(columns, own.numpy())
             missing = max(0, first - len(first_labels))

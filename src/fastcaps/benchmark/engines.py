@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from fastcaps.exporting.module import module_graph
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsNetConfig, FastCapsNet
 from fastcaps.nn.fusion import fuse_batch_norm
+
+N = TypeVar("N", bound=nn.Module)
 
 # In PyTorch unless the name says ONNX (Runtime) or OpenVINO; "folded" takes the fastest convolution for the batch size.
 PLAIN, DYNAMIC, FAST_VOTES = "plain dynamic", "dynamic", "fast, votes × C"
@@ -91,8 +93,7 @@ class Networks:
     @cached_property
     def model(self) -> CapsNet:
         """The network with dynamic routing."""
-        torch.manual_seed(0)
-        return self.trained[0] if self.trained else CapsNet(self.config).eval()
+        return self.trained[0] if self.trained else _seeded(lambda: CapsNet(self.config).eval())
 
     @cached_property
     def coefficients(self) -> Tensor:
@@ -111,8 +112,7 @@ class Networks:
             return self.small
         whole = Size.of(self.config)
         size = self.compressed_size or Size(max(1, 3 * whole.types // 8), max(1, 3 * whole.maps // 8))
-        torch.manual_seed(0)
-        return FastCapsNet(size.config(self.config)).eval()
+        return _seeded(lambda: FastCapsNet(size.config(self.config)).eval())
 
 
 def installed_engines() -> tuple[str, ...]:
@@ -150,6 +150,13 @@ def engine(name: str, networks: Networks, threads: int) -> Engine:
     return module_engine(fast, count)
 
 
+def _seeded(make: Callable[[], N]) -> N:
+    """Return a network with the weights of seed 0; the program's random numbers are left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make()
+
+
 def some_images(config: CapsNetConfig, count: int) -> Tensor:
     """Return noise as images, bytes ``(b c h w)``."""
     generator = torch.Generator().manual_seed(0)
@@ -175,8 +182,7 @@ def _with_votes(name: str, networks: Networks, threads: int) -> Engine:
 
 
 def _convolutional(networks: Networks, threads: int | None) -> Engine:
-    torch.manual_seed(0)
-    baseline = ConvolutionalBaseline(networks.config, networks.cnn_channels)
+    baseline = _seeded(lambda: ConvolutionalBaseline(networks.config, networks.cnn_channels))
     count = _count(baseline, networks.config)
     if threads is None:
         return Engine(lambda images: baseline(images / 255), _weights(baseline), None, count)
@@ -186,8 +192,7 @@ def _convolutional(networks: Networks, threads: int | None) -> Engine:
 
 def _efficient(config: CapsNetConfig, threads: int | None) -> Engine:
     """Return Efficient-CapsNet with BatchNorm merged into the convolutions, as optimized for inference."""
-    torch.manual_seed(0)
-    network = EfficientCapsNet(config).eval()
+    network = _seeded(lambda: EfficientCapsNet(config).eval())
     fuse_batch_norm(network, sequential=True)
     network.requires_grad_(False)
     count = _count(network, config)

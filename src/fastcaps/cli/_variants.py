@@ -60,7 +60,9 @@ Chains = Annotated[
 ]
 Confidence = Annotated[
     float | None,
-    typer.Option(help="correct: minimum lead of the label's capsule over the others (default: 0).", rich_help_panel=_FILTERS),
+    typer.Option(
+        help="correct: minimum lead of the label's capsule over the others (default: 0).", rich_help_panel=_FILTERS
+    ),
 ]
 Measure = Annotated[
     Literal["pearson", "dot", "cosine"] | None,
@@ -73,7 +75,8 @@ KeepFraction = Annotated[
 Margin = Annotated[
     float | None,
     typer.Option(
-        help="similarity: minimum lead of the own class over the most similar other, instead of --keep-fraction.", rich_help_panel=_FILTERS
+        help="similarity: minimum lead of the own class over the most similar other, instead of --keep-fraction.",
+        rich_help_panel=_FILTERS,
     ),
 ]
 Clusters = Annotated[
@@ -81,10 +84,16 @@ Clusters = Annotated[
 ]
 MaxOutlierFraction = Annotated[
     float | None,
-    typer.Option(help="kmeans, em: largest fraction of a class in outlying clusters (default: 0.05).", rich_help_panel=_FILTERS),
+    typer.Option(
+        help="kmeans, em: largest fraction of a class in outlying clusters (default: 0.05).", rich_help_panel=_FILTERS
+    ),
 ]
-Components = Annotated[int | None, typer.Option(help="em: number of principal components (default: 16).", rich_help_panel=_FILTERS)]
-Seed = Annotated[int | None, typer.Option(help="kmeans, em: seed of the clustering (default: 0).", rich_help_panel=_FILTERS)]
+Components = Annotated[
+    int | None, typer.Option(help="em: number of principal components (default: 16).", rich_help_panel=_FILTERS)
+]
+Seed = Annotated[
+    int | None, typer.Option(help="kmeans, em: seed of the clustering (default: 0).", rich_help_panel=_FILTERS)
+]
 
 
 def parse_iteration(text: str) -> int | Literal["final"]:

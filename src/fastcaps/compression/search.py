@@ -10,15 +10,17 @@ from torch import Tensor
 
 from fastcaps._files import json_bytes, write_atomically
 from fastcaps._json import read_json
+from fastcaps._result import Record, flattened
 from fastcaps.compression.pruning import Size, multiply_adds, prune
 from fastcaps.compression.ranking import RANKINGS, Moments, Ranking, measure_moments, rank_maps, rank_types
 from fastcaps.compression.refitting import Progress, RefitEpoch, RefitSettings, refit
 from fastcaps.compression.teacher import Teacher
-from fastcaps.data import DataSet, Split, batches
+from fastcaps.data import Augmentation, DataSet, Split, batches
 from fastcaps.master import MasterCoefficients, fold
 from fastcaps.nn import CapsNet, CapsNetConfig, CapsuleNetwork, FastCapsNet
 from fastcaps.nn.base import check_capsule_network
 from fastcaps.nn.inference import count_correct
+from fastcaps.nn.pretrained import weights_hash
 
 # Fractions of the capsule types and stem maps that the sizes of a search keep, from large to small.
 LADDER = (1 / 2, 3 / 8, 5 / 16, 1 / 4, 3 / 16, 1 / 8)
@@ -205,16 +207,18 @@ def compress(
             training images are held out.
         reference: accuracy that losses are counted from; when None, that of the model on the held-out images. Pass it
             if the model was trained on those images.
-        folder: folder for the state of the search, to resume from; nothing is written when None.
+        folder: folder for the state of the search, to resume from with the same arguments; nothing is written when
+            None.
         observer: callbacks for the progress.
     """
     check_capsule_network(model, "compress")
     settings, observer = settings or CompressSettings(), observer or Observer()
-    search = _Search(model, data, settings, split, None if folder is None else Path(folder), observer)
-    if reference is None:
-        reference = search.accuracy(model)
     whole = model if isinstance(model, FastCapsNet) else fold(model, master)
     sizes = settings.sizes(model.config)
+    search = _Search(model, data, settings, split, None if folder is None else Path(folder), observer)
+    search.claim_folder(whole)
+    if reference is None:
+        reference = search.accuracy(model)
     rankings = search.rankings(whole, sizes)
     network, steps = whole, []
     chosen: tuple[FastCapsNet, Step] | None = None
@@ -230,6 +234,18 @@ def compress(
     return Compressed(*chosen, reference, tuple(steps), rankings)
 
 
+@dataclass(frozen=True)
+class _Identity(Record):
+    """What must be the same to resume a search: networks and images by their hashes, and the settings."""
+
+    model: str
+    folded: str
+    images: str
+    augmentation: Augmentation
+    held_out: int
+    settings: CompressSettings
+
+
 class _Search:
     """The parts that all sizes share: images, teacher, files."""
 
@@ -243,6 +259,7 @@ class _Search:
         observer: Observer,
     ) -> None:
         self.settings, self.folder, self.observer = settings, folder, observer
+        self.model, self.data = model, data
         train, self.held_out = split or data.validation_split(settings.held_out_of(len(data.train)), settings.seed)
         self.view = data.augmentation.test_view
         self.teacher = Teacher(
@@ -256,6 +273,29 @@ class _Search:
             observe=observer.teacher,
         )
         self.ranking_images = list(batches(train.first(_RANKED), 64, view=self.view))
+
+    def claim_folder(self, whole: FastCapsNet) -> None:
+        """Store in the folder what is searched; raise ValueError if it holds another search."""
+        if self.folder is None:
+            return
+        # Another max_drop only changes where the search ends.
+        own = _Identity(
+            weights_hash(self.model),
+            weights_hash(whole),
+            self.data.fingerprint,
+            self.data.augmentation,
+            len(self.held_out),
+            replace(self.settings, max_drop=0.0),
+        )
+        file = self.folder / "identity.json"
+        if not file.is_file():
+            write_atomically({file: json_bytes(own.to_dict())})
+            return
+        stored, now = flattened(_Identity.load(file).to_dict()), flattened(own.to_dict())
+        different = [name for name in now if stored.get(name) != now[name]]
+        if different:
+            words = "; ".join(f"{name} was {stored.get(name)}, now {now[name]}" for name in different)
+            raise ValueError(f"{self.folder} is of another search ({words}): pass the same, or choose another folder")
 
     def accuracy(self, network: CapsuleNetwork, limit: int | None = None) -> float:
         """Return the accuracy on the held-out images."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,47 @@ class Content(NamedTuple):
     sha256: str
 
 
+@dataclass(frozen=True, eq=False)
+class ArrayReader:
+    """Returns images ``(n c h w)`` in memory by their indices ``(b)``; a class, so that workers can unpickle it."""
+
+    pixels: NDArray[np.uint8]
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Return bytes ``(b c h w)``."""
+        return torch.from_numpy(self.pixels[indices.numpy()])
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetReader:
+    """Returns images of a torch dataset by their indices ``(b)``.
+
+    Attributes:
+        dataset: dataset of pairs (image, label).
+        argument: its name in error messages.
+        shape: shape of all images ``(c, h, w)``.
+    """
+
+    dataset: Any
+    argument: str
+    shape: tuple[int, int, int]
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Return bytes ``(b c h w)``."""
+        pixels = [self.item(index)[0] for index in indices.tolist()]
+        return torch.from_numpy(np.stack(pixels) if pixels else np.empty((0, *self.shape), np.uint8))
+
+    def item(self, index: int) -> tuple[NDArray[np.uint8], int]:
+        """Return an image and its label."""
+        pixels, label = _item(self.dataset, index, self.argument)
+        if pixels.shape != self.shape:
+            raise ValueError(
+                f"{self.argument}: image {index} has shape {pixels.shape}, image 0 has {self.shape}, expected one "
+                "shape for all: add a transform that resizes and converts them"
+            )
+        return pixels, label
+
+
 def from_memory(images: Any, labels: Any, prefix: str) -> Content:
     """Return the content of arrays; bytes are not copied. Errors name ``<prefix>images`` and ``<prefix>labels``."""
     pixels = _image_bytes(images, f"{prefix}images", batch=True)
@@ -43,11 +85,7 @@ def from_memory(images: Any, labels: Any, prefix: str) -> Content:
     if len(numbers) != len(pixels):
         raise ValueError(f"{prefix}images has {len(pixels)} images, {prefix}labels has {len(numbers)} labels")
     pieces = (pixels[start : start + _PIECE] for start in range(0, len(pixels), _PIECE))
-
-    def read(indices: Tensor) -> Tensor:
-        return torch.from_numpy(pixels[indices.numpy()])
-
-    return Content(torch.from_numpy(numbers), read, pixels.shape[1:], _sha256(pieces, numbers))
+    return Content(torch.from_numpy(numbers), ArrayReader(pixels), pixels.shape[1:], _sha256(pieces, numbers))
 
 
 def from_dataset(dataset: Any, argument: str, observe: Callable[[int], None]) -> Content:
@@ -60,21 +98,12 @@ def from_dataset(dataset: Any, argument: str, observe: Callable[[int], None]) ->
     """
     count = dataset_length(dataset, argument)
     numbers = np.empty(count, np.int64)
-    first, _ = _item(dataset, 0, argument)
-
-    def image(index: int) -> tuple[NDArray[np.uint8], int]:
-        pixels, label = _item(dataset, index, argument)
-        if pixels.shape != first.shape:
-            raise ValueError(
-                f"{argument}: image {index} has shape {pixels.shape}, image 0 has {first.shape}, expected one shape "
-                "for all: add a transform that resizes and converts them"
-            )
-        return pixels, label
+    reader = DatasetReader(dataset, argument, _item(dataset, 0, argument)[0].shape)
 
     def pieces() -> Iterable[NDArray[np.uint8]]:
         for index in range(count):
-            pixels, numbers[index] = image(index)
-            if index < _READ_TWICE and not np.array_equal(pixels, image(index)[0]):
+            pixels, numbers[index] = reader.item(index)
+            if index < _READ_TWICE and not np.array_equal(pixels, reader.item(index)[0]):
                 raise ValueError(
                     f"{argument}: image {index} is different when it is read again: leave out random transforms, and "
                     "give augmentation=Augmentation(…) instead"
@@ -82,12 +111,8 @@ def from_dataset(dataset: Any, argument: str, observe: Callable[[int], None]) ->
             observe(1)
             yield pixels
 
-    def read(indices: Tensor) -> Tensor:
-        pixels = [image(index)[0] for index in indices.tolist()]
-        return torch.from_numpy(np.stack(pixels) if pixels else np.empty((0, *first.shape), np.uint8))
-
     sha256 = _sha256(pieces(), numbers)
-    return Content(torch.from_numpy(numbers), read, first.shape, sha256)
+    return Content(torch.from_numpy(numbers), reader, reader.shape, sha256)
 
 
 def dataset_length(dataset: Any, argument: str) -> int:

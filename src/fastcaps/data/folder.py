@@ -8,6 +8,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,17 +80,12 @@ def load(
     c = channels if channels is not None else 1 if all(item.gray for item in headers) else 3
     h, w = chosen_size or _most_common_size([headers[k] for k in train_files])
     names = [str(path) for path in files.paths]  # a million strings take 0.1 GB, as Path objects four times that
-
-    def read(indices: Tensor) -> Tensor:
-        with ThreadPoolExecutor(threads) as pool:
-            pixels = list(pool.map(lambda k: decode(Path(names[k]), (h, w), c), indices.tolist()))
-        images = np.stack(pixels) if pixels else np.empty((0, c, h, w), np.uint8)
-        return torch.from_numpy(images)
-
+    read = FileReader(names, (h, w), c, threads)
     train, test = (
         Split(torch.from_numpy(files.labels[part]), read, torch.from_numpy(part), streams=True)
         for part in (train_files, test_files)
     )
+    background = measure_background(train) if c == 1 else None
     return DataSet(
         name=folder.resolve().name,
         class_names=files.class_names,
@@ -99,11 +95,35 @@ def load(
         provenance=_provenance(
             (len(train), len(test)), (c, h, w), _tree_hash(folder, files.paths, headers, train_files)
         ),
-        augmentation=Augmentation.shifting(h, w, fill="edge" if c == 3 else "zero"),
-        background=measure_background(train) if c == 1 else None,
+        augmentation=Augmentation.shifting(h, w, fill="zero" if background == 0 else "edge"),
+        background=background,
         test_hashes=() if files.divided else tuple(headers[k].sha256[:_DIGITS] for k in test_files),
         left_out=files.left_out,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class FileReader:
+    """Decodes image files by their indices ``(b)``; a class, so that workers can unpickle it.
+
+    Attributes:
+        names: paths of all files.
+        size: height and width to resize to.
+        channels: 1 for gray or 3 for color.
+        threads: number of files decoded at a time.
+    """
+
+    names: Sequence[str]
+    size: tuple[int, int]
+    channels: int
+    threads: int
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Return bytes ``(b c h w)``."""
+        with ThreadPoolExecutor(self.threads) as pool:
+            pixels = list(pool.map(lambda k: decode(Path(self.names[k]), self.size, self.channels), indices.tolist()))
+        images = np.stack(pixels) if pixels else np.empty((0, self.channels, *self.size), np.uint8)
+        return torch.from_numpy(images)
 
 
 def _provenance(images: tuple[int, int], shape: tuple[int, int, int], sha256: str) -> dict[str, Any]:

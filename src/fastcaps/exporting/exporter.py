@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fastcaps._download import created_folder
 from fastcaps._extras import require
 from fastcaps._files import write_atomically
 from fastcaps._version import __version__
@@ -42,7 +43,8 @@ class ExportOptions(TypedDict, total=False):
         max_drop: for int8, points of accuracy that may be lost; 0.1 by default. A loss of three images is always
             allowed.
         class_names: one name per class, stored in the file; those of a `CapsNet` are in its configuration.
-        background: brightness of the edge of the training images, for `fastcaps.runtime.pictures`.
+        background: brightness of the edge of the training images, for `fastcaps.runtime.pictures`; by default that of
+            the network.
         threads: CPU threads of ONNX Runtime; all by default.
         observe: called with the number of images after each batch that was compared.
         images_note: how the test images differ from those that the network was trained with.
@@ -105,11 +107,26 @@ def export(
     example = _checked_example(example)
     if example is None and tests is None:
         raise ValueError("there is nothing to compare the file with: give an example, or tests with labels")
-    path.parent.mkdir(parents=True, exist_ok=True)  # raises before the comparison if nothing can be written
     _check_finite(model, path)
+    with created_folder(path.parent):  # raises before the comparison if nothing can be written
+        return _export(model, path, example, tests, precision, calibration, batch, settings)
+
+
+def _export(
+    model: nn.Module,
+    path: Path,
+    example: Tensor | None,
+    tests: Batches | None,
+    precision: Precision,
+    calibration: Iterable[Tensor] | None,
+    batch: int | None,
+    settings: _Options,
+) -> ExportResult:
+    """Build the graph, compare it with the network, and write the file."""
     if isinstance(model, CapsNet | FastCapsNet):
         proto, of_capsnet = _capsnet_graph(model, precision, calibration, batch, example)
-        metadata: CapsNetMetadata | ModuleMetadata = replace(of_capsnet, background=settings.background)
+        background = model.background if settings.background is None else settings.background
+        metadata: CapsNetMetadata | ModuleMetadata = replace(of_capsnet, background=background)
     else:
         model = copy.deepcopy(model).float().cpu().eval()
         proto, metadata = _module_graph(model, precision, batch, example, settings.class_names)

@@ -264,7 +264,7 @@ def fast_routing(votes: Tensor, coefficients: Tensor, *, bias: Tensor | None = N
         )
     indices = "bij" if coefficients.ndim == 3 else "ij"
     _check_bias(bias, votes.shape[2:], votes)
-    sums = torch.einsum(f"bije,{indices}->bje", votes, coefficients)
+    sums = torch.einsum(f"bije,{indices}->bje", votes, coefficients.to(votes.dtype))
     return squash(sums if bias is None else sums + bias)
 
 

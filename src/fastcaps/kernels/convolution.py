@@ -27,9 +27,16 @@ def is_plain(maps: Tensor) -> bool:
     )
 
 
+def is_changed(module: nn.Module) -> bool:
+    """Return whether hooks or parametrizations change what a module computes."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "parametrizations")
+    return any(getattr(module, name, None) for name in hooks)
+
+
 def is_simple(conv: nn.Conv2d) -> bool:
-    """Return whether a convolution has a square kernel, one stride, and no padding, dilation or groups."""
+    """Return whether a convolution has a square kernel, one stride, and no padding, dilation, groups or hooks."""
     plain = type(conv) is nn.Conv2d and conv.padding in ((0, 0), "valid") and conv.dilation == (1, 1)
+    plain = plain and not is_changed(conv)
     return plain and conv.groups == 1 and conv.stride[0] == conv.stride[1] and len(set(conv.kernel_size)) == 1
 
 
@@ -56,7 +63,7 @@ class FastConvolution:
 
         Args:
             maps: ``(b c h w)``.
-            conv: a convolution with a square kernel, without padding, dilation or groups.
+            conv: a convolution; only one that `is_simple` is computed here.
             always: use Winograd's method even if another is faster.
 
         Returns:

@@ -264,8 +264,8 @@ def checked_iteration(routing: Routing, iteration: int | Literal["final"] | None
         iteration = "final"
     if iteration == "final":
         return last + 1
-    if not 1 <= iteration <= last:
-        raise ValueError(f"iteration is {iteration}, expected 1 to {last}, or 'final'")
+    if type(iteration) is not int or not 1 <= iteration <= last:
+        raise ValueError(f"iteration is {iteration!r}, expected 1 to {last}, or 'final'")
     return iteration
 
 

@@ -95,7 +95,8 @@ class MasterCoefficients:
     def summary(self) -> MasterSummary:
         """Return everything but the large tensors."""
         lower, upper = self.normalization.bounds
-        options = {k: v for k, v in self.normalization.options().items() if k not in ("lower", "upper")}
+        bounds = {"lower": lower, "upper": upper}
+        options = {k: v for k, v in self.normalization.options().items() if k not in bounds or v != bounds[k]}
         return MasterSummary(
             method=self.method,
             iteration=self.iteration,

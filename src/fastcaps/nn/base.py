@@ -17,6 +17,7 @@ from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig
 from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 from fastcaps.nn.decoder import Decoder
+from fastcaps.nn.inference import evaluating
 from fastcaps.nn.summary import Summary, summarize
 
 # Images per chunk of a batch without gradients, so that memory doesn't grow with the batch.
@@ -86,6 +87,8 @@ class CapsuleNetwork(nn.Module, ABC):
     def predict(self, images: Any, *, names: bool = False, invert: Invert = "auto") -> Tensor | list[str]:
         """Return the class of the longest capsule of each image ``(b)``; a single image is a batch of one.
 
+        The network is in evaluation mode meanwhile.
+
         Args:
             images: a tensor or array ``(b c h w)`` or ``(c h w)``, for gray also ``(n h w)`` or ``(h w)``, of bytes or
                 of floats between 0 and 1; a Pillow image or the path of a file, of any size, prepared like the test
@@ -97,10 +100,11 @@ class CapsuleNetwork(nn.Module, ABC):
         if isinstance(images, Tensor):
             batch = arranged(images, self.config)
         else:
-            batch = torch.from_numpy(network_batch(images, self.config, self._background, invert)).to(
+            batch = torch.from_numpy(network_batch(images, self.config, self.background, invert)).to(
                 self.stem.conv.weight.device
             )
-        output: CapsuleOutput = self(batch)
+        with evaluating(self):
+            output: CapsuleOutput = self(batch)
         finite = output.lengths.isfinite().all(1)
         if not bool(finite.all()):
             raise ValueError(
@@ -111,8 +115,8 @@ class CapsuleNetwork(nn.Module, ABC):
         return [self.config.class_names[k] for k in classes.tolist()] if names else classes
 
     @property
-    def _background(self) -> float | None:
-        """Brightness of the edge of the training images, if known."""
+    def background(self) -> float | None:
+        """Brightness of the edge of the training images, between 0 and 1; None if it is unknown."""
         value = self.provenance.get("background")
         return value if isinstance(value, float | int) and 0 <= value <= 1 else None
 

@@ -113,13 +113,14 @@ class CapsNetConfig(ShortRepr):
                 object.__setattr__(self, field.name, float(getattr(self, field.name)))
         self._check_positive()
         self._check_sizes()
-        if not self.class_names:
+        default = len(self.class_names) != self.classes and self.class_names == _numbers(len(self.class_names))
+        if default:  # also after dataclasses.replace(config, classes=…)
             object.__setattr__(self, "class_names", self.derived()["class_names"])
         self._check_values()
 
     def derived(self) -> dict[str, Any]:
         """Return the default class names."""
-        return {"class_names": tuple(str(k) for k in range(self.classes))}
+        return {"class_names": _numbers(self.classes)}
 
     def _check_positive(self) -> None:
         for name, value in dataclasses.asdict(self).items():
@@ -344,6 +345,11 @@ class CapsNetConfig(ShortRepr):
         if not isinstance(values, dict):
             raise ValueError(f"the configuration is a JSON {type(values).__name__}, expected an object")
         return cls.from_dict(values)
+
+
+def _numbers(classes: int) -> tuple[str, ...]:
+    """Return the default class names."""
+    return tuple(str(k) for k in range(classes))
 
 
 def _check_type(name: str, kind: Any, value: Any) -> None:

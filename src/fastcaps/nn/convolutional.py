@@ -70,7 +70,8 @@ class Stem(nn.Module):
         if self.norm is not None:
             return torch.relu(self.norm(self.conv(maps)))
         # Patches side by side pay only where they are not much larger than the result.
-        fits = self.conv.weight[0].numel() <= 2 * len(self.conv.weight)
+        fits = is_simple(self.conv) and self.conv.bias is not None
+        fits = fits and self.conv.weight[0].numel() <= 2 * len(self.conv.weight)
         needs_gradient = torch.is_grad_enabled() and (maps.requires_grad or self.conv.weight.requires_grad)
         if fits and is_compiled(maps) and not needs_gradient:
             return compiled_conv2d_relu(maps, self.conv.weight, cast(Tensor, self.conv.bias), self.conv.stride[0])
@@ -132,7 +133,7 @@ class PrimaryCapsules(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew and set the bias to 0."""
+        """Reinitialize the weights and set the bias to 0."""
         nn.init.normal_(self.conv.weight, std=math.sqrt(self.START / (self.dim * self.conv.weight[0].numel())))
         nn.init.zeros_(cast(Tensor, self.conv.bias))
         if self.norm is not None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from fastcaps.kernels import is_changed
 from fastcaps.nn.convolutional import PrimaryCapsules, Stem
 
 
@@ -44,17 +45,11 @@ def _fuse_neighbors(layers: nn.Sequential) -> None:
 
 
 def _is_plain(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
-    return type(module) is nn.Conv2d and not _is_changed(module)
+    return type(module) is nn.Conv2d and not is_changed(module)
 
 
 def _is_fixed(module: nn.Module | None) -> TypeGuard[nn.BatchNorm2d]:
-    return type(module) is nn.BatchNorm2d and module.running_mean is not None and not _is_changed(module)
-
-
-def _is_changed(module: nn.Module) -> bool:
-    """Return whether hooks or parametrizations change what a module computes."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "parametrizations")
-    return any(getattr(module, name, None) for name in hooks)
+    return type(module) is nn.BatchNorm2d and module.running_mean is not None and not is_changed(module)
 
 
 def _has_no_padding(conv: nn.Conv2d) -> bool:

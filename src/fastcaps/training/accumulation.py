@@ -175,7 +175,7 @@ def accumulate_between_epochs(
         task = "accumulating in parts"
 
     iteration: int | Literal["final"] | None = None if previous is None else previous.iteration
-    if iteration == model.config.iterations + 1:
+    if iteration == model.routing.routing.iterations + 1:
         iteration = "final"
     with evaluating(model):
         return accumulate_split(

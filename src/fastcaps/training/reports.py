@@ -1,5 +1,6 @@
 """Reports of a run after each step and after each epoch."""
 
+import dataclasses
 from dataclasses import dataclass
 
 from fastcaps._former_dict import FormerDict
@@ -58,3 +59,9 @@ class EpochMetrics(FormerDict):
     test_accuracy: float | None = json_field(omit_none=True)
     measures: dict[str, float] = json_field(default_factory=dict, flat=True)
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for further metrics with names of the others."""
+        taken = sorted(set(self.measures) & {field.name for field in dataclasses.fields(self)})
+        if taken:
+            raise ValueError(f"measure returned {', '.join(taken)}, which the trainer measures: choose other names")

@@ -166,7 +166,8 @@ class TrainSettings(ShortRepr, Record):
     @classmethod
     def for_data(cls, name: str, **changes: Any) -> Self:
         """Return the defaults for a named data set, or the general defaults for any other name, with changes."""
-        return cls(**{**(SETS[name].training if name in SETS else {}), **changes})
+        key = name.replace("-", "_")
+        return cls(**{**(SETS[key].training if key in SETS else {}), **changes})
 
     @classmethod
     def finetune_defaults(cls, **changes: Any) -> Self:

@@ -81,7 +81,7 @@ def _ablate(
     limit: int | None,
     execution: Execution,
 ) -> Ablation:
-    last = model.config.iterations
+    last = model.routing.routing.iterations
     filters = {"none": [], **{name: [kind()] for name, kind in FILTERS.items()}} if filters is None else filters
     numbers = [_iteration_number(entry, last) for entry in iterations or (*range(2, last + 1), "final")]
     variants = _Variants(filters, tuple(dict.fromkeys(methods or get_args(Method))), tuple(dict.fromkeys(numbers)))

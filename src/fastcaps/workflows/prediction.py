@@ -203,22 +203,22 @@ def _is_file(source: Any) -> bool:
 
 
 def _list_pictures(images: Any) -> tuple[list[_Picture], list[UnreadableImage]]:
-    """Return the pictures of all sources, each once, and the folders without pictures."""
-    pictures: dict[_Picture, None] = {}
+    """Return the pictures of all sources, and the folders without pictures."""
+    pictures: list[_Picture] = []
     failed = []
     for number, source in enumerate(images):
         if isinstance(source, bytes):
-            pictures[_Picture(f"image {number}", source)] = None
+            pictures.append(_Picture(f"image {number}", source))
         elif _is_file(source):
             # Read in this thread: a background thread that waits for input can't be interrupted.
-            pictures[_Picture(str(getattr(source, "name", f"image {number}")), source.read())] = None
+            pictures.append(_Picture(str(getattr(source, "name", f"image {number}")), source.read()))
         elif Path(source).is_dir():
             inside = image_files(Path(source))
-            pictures |= {_Picture(str(path), None): None for path in inside}
+            pictures += [_Picture(str(path), None) for path in inside]
             failed += [] if inside else [UnreadableImage(str(source), f"{source} has no images in it")]
         else:
-            pictures[_Picture(str(source), None)] = None
-    return list(pictures), failed
+            pictures.append(_Picture(str(source), None))
+    return pictures, failed
 
 
 def _open(model: str | Path | Run, routing: Routing | None, threads: int | None) -> _Network:

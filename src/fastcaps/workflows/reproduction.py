@@ -156,8 +156,9 @@ def _train(cell: Cell, run: Run, request: _Request, execution: Execution, comman
             test_every=request.test_every or (_SELDOM if len(data.test) >= LARGE_TEST_SET else 1),
             checkpoint_every=_CHECKPOINT_EVERY,
         )
-    torch.manual_seed(cell.seed)
-    model = CapsNet(network(cell)).to(execution.select_device())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(cell.seed)
+        model = CapsNet(network(cell)).to(execution.select_device())
     model.primary.convolution = run.about.convolution if begun else "auto"
 
     def measure(model: CapsNet, epoch: int) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -216,10 +216,18 @@ class _Preparation:
             return data
         if options.name is not None:
             name = options.name
-            return current().main_first(lambda: load(name, **options.arguments()))
+            return self._filled_as_before(current().main_first(lambda: load(name, **options.arguments())))
         if start is not None:
             return current().main_first(lambda: start.data(options.data_dir))
         raise ConfigError("give data=, or init= with a run whose data to use")
+
+    def _filled_as_before(self, data: DataSet) -> DataSet:
+        """Return the data of a run to resume; an earlier version shifted gray images on white paper into black."""
+        run = Run(Path(str(self.config.run.out)))
+        if not (self.resume and run.about_file.is_file() and data.provenance["kind"] == "folder"):
+            return data
+        fill = run.about.data.augmentation.get("fill", data.augmentation.fill)
+        return replace(data, augmentation=replace(data.augmentation, fill=fill))
 
     def _settings(self) -> TrainSettings:
         changes = dict(self.config.training)
@@ -259,8 +267,9 @@ class _Preparation:
     def _model(self) -> CapsNet:
         if self.start is None:
             self._check_normalization()
-            torch.manual_seed(self.settings.seed)
-            model = CapsNet(self.data.config(**self.config.network))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.settings.seed)
+                model = CapsNet(self.data.config(**self.config.network))
         else:
             model = self.start.model().float()
         model.primary.convolution = self.config.run.convolution
