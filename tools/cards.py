@@ -18,7 +18,7 @@ _USES = {
     "mnist": (
         "Single handwritten digits as MNIST has them: one digit, light on dark, in the middle, about 20 pixels high\n"
         "in 28×28. `fastcaps predict` inverts dark-on-light pictures and resizes them, but finds no digit in a scene.",
-        "What is no digit is taken for one, too.",
+        "An image that is not a digit gets a class, too.",
     ),
     "fashion_mnist": (
         "Single pieces of clothing as Fashion-MNIST has them: 28×28, gray, light on dark, from the front.",
@@ -31,6 +31,12 @@ _USES = {
 }
 
 
+# What routings mean for a network that was trained with fixed coefficients.
+_MEANINGS_FIXED = {
+    "dynamic": "the routing loop, added to weights that were trained without it",
+    "fast": "as trained: coefficients folded into the weights, no loop",
+}
+
 # Description of the decay of the learning rate, unless it is the default.
 _DECAYS = {"exponential": "", "cosine": "along a cosine ", "linear": "linearly "}
 
@@ -40,8 +46,8 @@ def _summary(about: RunDescription, network: str, rule: str) -> str:
     small = about.more.get("compression")
     if small is None:
         return (
-            f"{network}, {about.config.iterations} iterations of\n{rule} routing, and master coefficients to do "
-            "without them."
+            f"{network}, {about.config.iterations} iterations of\n{rule} routing, and master coefficients that "
+            "replace them."
         )
     types, maps = small["size"]["types"], small["size"]["maps"]
     return (
@@ -77,12 +83,12 @@ fastcaps evaluate {folder.name}
 
 On the {data.test:,} test images, of the weights as they are stored, rounded to half precision:
 
-{Table("", ["routing", "", "accuracy", "95 %"], _accuracies(network)).to_markdown()}{elsewhere}
+{Table("", ["routing", "", "accuracy", "95 %"], _accuracies(network, about)).to_markdown()}{elsewhere}
 ## Training
 
 - {title}, {origins.get(data.kind, "a folder of images")}: {data.train:,} training images{held_out}.
 - {settings.epochs} epochs, batches of {settings.batch_size}, seed {settings.seed}, Adam at \
-{settings.learning_rate:g} falling {_DECAYS[settings.decay]}to {settings.final_rate:g} of that.
+{settings.learning_rate:g}, decayed {_DECAYS[settings.decay]}to {settings.learning_rate * settings.final_rate:g}.
 - {(about.seconds or 0) / 60:.0f} minutes on {about.threads} threads; \
 {", ".join(f"{name} {number}" for name, number in versions.items())}.
 - Made by `{about.command}`, then rounded{accumulated}.
@@ -93,7 +99,7 @@ On the {data.test:,} test images, of the weights as they are stored, rounded to 
 
 {limit}
 
-A capsule's length is no calibrated probability. Of images from elsewhere nothing is known beyond what is said above.
+A capsule's length is no calibrated probability. How the network does on images from elsewhere is unknown, but for what is said above.
 
 ## Files
 
@@ -105,11 +111,12 @@ License of the weights: Apache-2.0, as fastcaps. The training images are not in 
 """
 
 
-def _accuracies(network: bundled.BundledNetwork) -> list[list[str]]:
+def _accuracies(network: bundled.BundledNetwork, about: RunDescription) -> list[list[str]]:
     rows = []
+    meanings = {**MEANINGS, **(_MEANINGS_FIXED if about.fixed_coefficients else {})}
     for routing, accuracy in network.accuracy.items():
         low, high = proportion_interval(round(accuracy * network.images), network.images)
-        rows.append([routing, MEANINGS[routing], f"{accuracy:.2%}", f"{low:.2%} – {high:.2%}"])
+        rows.append([routing, meanings[routing], f"{accuracy:.2%}", f"{low:.2%} – {high:.2%}"])
     return rows
 
 

@@ -82,5 +82,5 @@ def test_the_figure_names_every_trial():
     assert [label.get_text() for label in panel.get_yticklabels()] == ["a, per_class, final", "b, per_class, final"]
     assert [label.get_text() for label in panel.figure.legends[0].get_texts()] == [
         "dynamic routing, 100.00 %",
-        "uniform: all ones, 50.00 %",
+        "uniform: no routing, 50.00 %",
     ]

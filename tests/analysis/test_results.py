@@ -40,9 +40,13 @@ def evaluation(difference: float = 0.03, p_value: float = 0.01, speed: float | N
 @pytest.mark.parametrize(
     ("difference", "p_value", "words"),
     [
-        (0.03, 0.01, "Fast routing is better than all coefficients 1, no routing at all (+3.00 points, +4 −1 answers"),
-        (-0.05, 0.01, "Fast routing is worse than all coefficients 1, no routing at all (−5.00 points"),
-        (0.03, 0.2, "Fast routing can't be told from all coefficients 1, no routing at all (+3.00 points"),
+        (0.03, 0.01, "Fast routing is better than equal coefficients, no routing at all (+3.00 points, +4 −1 answers"),
+        (-0.05, 0.01, "Fast routing is worse than equal coefficients, no routing at all (−5.00 points"),
+        (
+            0.03,
+            0.2,
+            "Fast routing does not differ significantly from equal coefficients, no routing at all (+3.00 points",
+        ),
     ],
 )
 def test_the_verdict_says_what_the_paired_tests_say(difference, p_value, words):

@@ -1,7 +1,7 @@
 """Compare master matrices on the same images, always beside uniform coefficients (appendix A).
 
 A trial is one matrix: which images were accumulated (filter), how their sums became a matrix (method), and from which
-iteration of routing they are. The baseline is the uniform matrix, all ones, which needs no image. The best is chosen
+iteration of routing they are. The baseline is the uniform matrix, equal coefficients, which needs no image. The best is chosen
 on images held out from training; the test set is only reported.
 """
 
@@ -69,7 +69,7 @@ class Trial:
     def describe(self, iterations: int) -> str:
         """Return the trial in a few words, for a network with ``iterations`` iterations of routing."""
         if not self.images:
-            return "uniform: all ones"
+            return "uniform: no routing"
         name = iteration_name(self.iteration, iterations)
         return f"{self.filter}, {self.method}, {f'iteration {name}' if name.isdecimal() else name}"
 
@@ -211,7 +211,7 @@ def ablation_figure(ablation: Ablation) -> Figure:
     )
     dynamic, uniform = ablation.dynamic["test"] * 100, ablation.uniform.test.accuracy * 100
     panel.axvline(dynamic, color="#333333", label=f"dynamic routing, {dynamic:.2f} %")
-    panel.axvline(uniform, color="#d55e00", linestyle="--", label=f"uniform: all ones, {uniform:.2f} %")
+    panel.axvline(uniform, color="#d55e00", linestyle="--", label=f"uniform: no routing, {uniform:.2f} %")
     panel.set_yticks(places, [trial.describe(ablation.iterations) for trial in trials], fontsize=8)
     panel.invert_yaxis()
     panel.margins(y=0.02)

@@ -1,6 +1,6 @@
 """Compare dynamic routing with fast routing and with two baselines.
 
-*Uniform* coefficients are all ones: no routing at all. The *ceiling* routes each image with the container of its own
+*Uniform* coefficients are equal: no routing at all. The *ceiling* routes each image with the container of its own
 class, which needs the label (paper, section 5).
 """
 

@@ -575,6 +575,9 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
     words(52, "PrimaryCaps", total, "squash")
     _block(panel, 74.0, middle - 7.0, 7.5, 14.0, 0.0, FAST, (min(j, 12), min(e, 8)))
     words(77.8, "class capsules", f"{j}×{e}", "length = how sure")
+    if config.stem_layers:
+        front = f"after {len(config.stem_layers)} more"
+        panel.text(16.1, middle - 5.4, front, ha="center", fontsize=7, color=_FAINT)
     for x, kernel, stride in (
         (15.3, config.stem_kernel, config.stem_stride),
         (39.0, config.primary_kernel, config.primary_stride),

@@ -74,7 +74,7 @@ def report_page(report: ReportData, pictures: Mapping[str, bytes]) -> str:
         pictures: SVG per figure, by name, as `fastcaps.analysis.figures.page_svg` gives it.
     """
     if report.run is None or report.settings is None:
-        raise ValueError("the report says of no run, expected run and settings: set them with dataclasses.replace")
+        raise ValueError("the report has no run, expected run and settings: set them with dataclasses.replace")
     return render(
         "report.html.j2",
         report=Traced(report),

@@ -12,7 +12,7 @@ from fastcaps.master.summary import MasterSummary
 MEANINGS = {
     "dynamic": "the routing loop for each image, as trained",
     "fast": "master coefficients, folded into the weights",
-    "uniform": "all coefficients 1: no routing at all",
+    "uniform": "equal coefficients: no routing at all",
     "ceiling": "each image with its own class's coefficients, which needs the answer",
     "other": "another run's network, as it was trained",
 }
@@ -24,7 +24,7 @@ _FEW_IMAGES = 10
 
 def note_sentences(images_note: str | None) -> list[str]:
     """Return the note of a result about images that are not those of the run, as a sentence."""
-    return [] if images_note is None else [f"Mind that {images_note}."]
+    return [] if images_note is None else [f"Note: {images_note}."]
 
 
 def _signed(value: float) -> str:
@@ -61,7 +61,7 @@ class Comparison:
         p_value = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.2g}"
         counts = f"{_signed(points)} points, +{self.gained} −{self.lost} answers, McNemar {p_value}"
         if self.p_value >= 0.05:
-            return f"Fast routing can't be told from {name} ({counts})."
+            return f"Fast routing does not differ significantly from {name} ({counts})."
         word = "better" if points > 0 else "worse"
         return f"Fast routing is {word} than {name} ({counts})."
 
@@ -215,7 +215,7 @@ class Evaluation(Result):
     def compare_with_uniform(self) -> str:
         """Return a sentence that compares fast routing with no routing at all: the benefit of master coefficients."""
         against = self.fast.against_uniform
-        return "" if against is None else against.sentence("all coefficients 1, no routing at all")
+        return "" if against is None else against.sentence("equal coefficients, no routing at all")
 
     def compare_with_other(self) -> str:
         """Return a sentence that compares fast routing with the other network."""

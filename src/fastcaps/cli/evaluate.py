@@ -52,7 +52,7 @@ def evaluate(
     """Classify the test images with dynamic routing, and without it.
 
     Prints accuracies with 95 % intervals, how many images change class and in which direction (McNemar's exact test),
-    and speeds. "uniform" is the same network with all coefficients 1, without any routing; "ceiling" routes each
+    and speeds. "uniform" is the same network with equal coefficients, without any routing; "ceiling" routes each
     image with the container of its own class, which needs the label. Several processes share the images (torchrun);
     speeds are of all together. With --compare the network of another run is evaluated on the same images, too.
 

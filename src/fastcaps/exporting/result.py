@@ -100,4 +100,4 @@ class ExportResult(Result):
         """Return a note about the images that it was compared on, if needed."""
         note = self.check.images_note
         unchecked = f"Not compared on test images: the accuracy of {self.file} is not known."
-        return ([] if note is None else [f"Mind that {note}."]) + ([unchecked] if self.check.correct is None else [])
+        return ([] if note is None else [f"Note: {note}."]) + ([unchecked] if self.check.correct is None else [])

@@ -34,7 +34,7 @@ class Row:
         final: accuracies of the trained networks.
         highest: highest accuracies of the epochs that were evaluated on the test set; None for fast routing if not
             every epoch was.
-        uniform: accuracies of the same networks with all coefficients 1.
+        uniform: accuracies of the same networks with equal coefficients.
         images: ``"original"`` or ``"generated"``, or both.
         notes: what else a reader must know.
     """

@@ -36,7 +36,7 @@ class BatchTimes(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, rename={"label": "class"}):
-    """What a network says of one picture."""
+    """Prediction for one picture."""
 
     label: Annotated[int, Meta(description="Index of the longest capsule.")]
     name: Annotated[str, Meta(description="Name of that class.")]

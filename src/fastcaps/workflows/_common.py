@@ -27,7 +27,7 @@ class ExecutionOptions(TypedDict, total=False):
         data_dir: folder with the files of the data sets.
         batch_size: images per batch.
         device: ``"auto"`` (default), or a PyTorch device.
-        threads: CPU threads; all by default.
+        threads: CPU threads of this process from now on; as they are by default.
         command: command line to store with the result.
     """
 
