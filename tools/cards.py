@@ -99,7 +99,7 @@ On the {data.test:,} test images, of the weights as they are stored, rounded to 
 
 {limit}
 
-A capsule's length is no calibrated probability. How the network does on images from elsewhere is unknown, but for what is said above.
+A capsule's length is no calibrated probability. Nothing else is known about images from elsewhere.
 
 ## Files
 

@@ -1,8 +1,8 @@
 """Compare master matrices on the same images, always beside uniform coefficients (appendix A).
 
 A trial is one matrix: which images were accumulated (filter), how their sums became a matrix (method), and from which
-iteration of routing they are. The baseline is the uniform matrix, equal coefficients, which needs no image. The best is chosen
-on images held out from training; the test set is only reported.
+iteration of routing they are. The baseline is the uniform matrix, equal coefficients, which needs no image. The
+best is chosen on images held out from training; the test set is only reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence

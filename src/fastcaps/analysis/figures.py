@@ -575,16 +575,14 @@ def architecture_figure(config: CapsNetConfig) -> Figure:
     words(52, "PrimaryCaps", total, "squash")
     _block(panel, 74.0, middle - 7.0, 7.5, 14.0, 0.0, FAST, (min(j, 12), min(e, 8)))
     words(77.8, "class capsules", f"{j}×{e}", "length = how sure")
-    if config.stem_layers:
-        front = f"after {len(config.stem_layers)} more"
-        panel.text(16.1, middle - 5.4, front, ha="center", fontsize=7, color=_FAINT)
-    for x, kernel, stride in (
-        (15.3, config.stem_kernel, config.stem_stride),
-        (39.0, config.primary_kernel, config.primary_stride),
+    before = f"\nafter {len(config.stem_layers)} more" if config.stem_layers else ""
+    for x, kernel, stride, more in (
+        (15.3, config.stem_kernel, config.stem_stride, before),
+        (39.0, config.primary_kernel, config.primary_stride, ""),
     ):
         panel.add_patch(_plain_arrow((x - 2.0, middle), (x + 4.0, middle)))
         panel.text(x + 0.8, middle + 2.0, f"{kernel}×{kernel}", ha="center", fontsize=7, color=_FAINT)
-        panel.text(x + 0.8, middle - 3.4, f"stride {stride}", ha="center", fontsize=7, color=_FAINT)
+        panel.text(x + 0.8, middle - 2.4, f"stride {stride}{more}", ha="center", va="top", fontsize=7, color=_FAINT)
     # Both variants of routing from lower capsules to class capsules.
     panel.add_patch(_plain_arrow((61.0, middle + 4.4), (73.0, middle + 4.4), DYNAMIC))
     panel.add_patch(_plain_arrow((61.0, middle - 4.4), (73.0, middle - 4.4), FAST))

@@ -198,7 +198,7 @@ def _efficient(config: CapsNetConfig, threads: int | None) -> Engine:
     count = _count(network, config)
     if threads is None:
         return Engine(network, _weights(network), None, count)
-    content = module_graph(network, some_images(config, 1)).model.SerializeToString()
+    content = module_graph(network, some_images(config, 1)).SerializeToString()
     return Engine(Session(content, threads).run, len(content), None, count, content)
 
 

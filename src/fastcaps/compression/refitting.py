@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fastcaps._adam import adam_tensors, expected_adam_tensors, load_adam
 from fastcaps._files import write_atomically
 from fastcaps._json import parse_json
 from fastcaps._tensors import check_tensors, read_tensors
@@ -23,7 +24,6 @@ from fastcaps.nn.averaging import WeightAverage
 
 # Maximum number of warmup steps, and number of training steps from which on the learning rate is not reduced.
 _MAX_WARMUP, _FULL_RATE_STEPS = 100, 1_000
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +240,7 @@ class _Checkpoint:
     def save(self, position: _Position) -> None:
         tensors = {f"model.{name}": weight.detach().contiguous() for name, weight in self.weights.items()}
         tensors |= {f"average.{name}": weight.contiguous() for name, weight in self.averages.items()}
-        for name, moments in zip(self.weights, self.optimizer.state_dict()["state"].values(), strict=True):
-            tensors |= {f"adam.{moment}.{name}": moments[moment].contiguous() for moment in _MOMENTS}
+        tensors |= adam_tensors(self.optimizer, self.weights)
         metadata = {"key": json.dumps(self.key), "position": json.dumps(dataclasses.asdict(position))}
         write_atomically({self.path: safetensors.torch.save(tensors, metadata=metadata)})
 
@@ -263,8 +262,6 @@ class _Checkpoint:
         position = parse_json(metadata.get("position", ""), _Position, f"{self.path}: position")
         # Earlier versions kept the weights of the best epoch.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
-        moments = {f"adam.{moment}.{name}": weight for name, weight in self.weights.items() for moment in _MOMENTS[1:]}
-        steps = {f"adam.step.{name}": torch.tensor(0.0) for name in self.weights}
         values = {f"model.{name}": weight for name, weight in self.weights.items()}
         # Earlier versions did not average the weights.
         tensors = {
@@ -272,11 +269,7 @@ class _Checkpoint:
         } | tensors
         averages = {f"average.{name}": weight for name, weight in self.averages.items()}
         current = values | averages
-        check_tensors(self.path, current | moments | steps, tensors)
+        check_tensors(self.path, current | expected_adam_tensors(self.weights, tensors), tensors)
         _copy({name: tensors[name] for name in current}, current)
-        state = {
-            number: {moment: tensors[f"adam.{moment}.{name}"] for moment in _MOMENTS}
-            for number, name in enumerate(self.weights)
-        }
-        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        load_adam(self.optimizer, self.weights, tensors)
         return position

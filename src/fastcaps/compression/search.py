@@ -23,7 +23,7 @@ from fastcaps.nn.inference import count_correct
 from fastcaps.nn.pretrained import weights_hash
 
 # Fractions of the capsule types and stem maps that the sizes of a search keep, from large to small.
-LADDER = (1 / 2, 3 / 8, 5 / 16, 1 / 4, 3 / 16, 1 / 8)
+SIZE_FRACTIONS = (1 / 2, 3 / 8, 5 / 16, 1 / 4, 3 / 16, 1 / 8)
 # More stem maps than this are rounded to a multiple of it, as processors compute this many at a time.
 _MULTIPLE = 8
 # Number of training images to rank by, and of held-out images to compare rankings on.
@@ -102,7 +102,7 @@ class CompressSettings:
             return (size,)
         if self.speedup is not None:
             return (_with_speedup(config, self.speedup),)
-        return tuple(dict.fromkeys(size for part in LADDER if (size := _scaled(whole, part)) != whole))
+        return tuple(dict.fromkeys(size for part in SIZE_FRACTIONS if (size := _scaled(whole, part)) != whole))
 
 
 @dataclass(frozen=True)

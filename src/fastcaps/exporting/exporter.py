@@ -206,7 +206,7 @@ def _capsnet_graph(
         proto = network_graph(config, weights, routing, ranges, batch)
     else:
         images = torch.zeros(1, config.channels, config.height, config.width, dtype=torch.uint8)
-        proto = module_graph(copy.deepcopy(network).float().cpu().eval(), images, batch).model
+        proto = module_graph(copy.deepcopy(network).float().cpu().eval(), images, batch)
     metadata = CapsNetMetadata(
         format=CAPSNET_FORMAT,
         fastcaps=__version__,
@@ -238,7 +238,7 @@ def _module_graph(
     classes = tensors[-1].shape[-1]
     if class_names and len(class_names) != classes:
         raise ValueError(f"{len(class_names)} class names were given for {classes} classes")
-    proto = module_graph(model, example.cpu(), batch).model
+    proto = module_graph(model, example.cpu(), batch)
     layers = [module for module in model.modules() if isinstance(module, CapsuleLayer | FoldedCapsuleLayer)]
     routed = any(isinstance(layer, CapsuleLayer) for layer in layers)
     kind = _INPUT_TYPES[example.dtype]

@@ -4,7 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx
 import torch
@@ -14,13 +14,6 @@ from fastcaps._version import __version__
 from fastcaps.runtime.file import PRODUCER
 
 _OPSET = 18
-
-
-class Exported(NamedTuple):
-    """An ONNX model and the names of its outputs."""
-
-    model: onnx.ModelProto
-    outputs: tuple[str, ...]
 
 
 class _Named(nn.Module):
@@ -61,7 +54,7 @@ def _quiet() -> Iterator[None]:
 
 
 @torch.no_grad()
-def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) -> Exported:
+def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) -> onnx.ModelProto:
     """Export a module that takes one tensor ``(b …)``.
 
     Args:
@@ -98,4 +91,4 @@ def module_graph(model: nn.Module, example: Tensor, batch: int | None = None) ->
             "the number of images (len(inputs) instead of inputs.shape[0]?). Pass batch=1, or another number"
         )
     proto.producer_name, proto.producer_version = PRODUCER, __version__
-    return Exported(proto, names)
+    return proto

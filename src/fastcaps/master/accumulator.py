@@ -395,7 +395,7 @@ def accumulate(
         The master coefficients, for `fold`: one for a `CapsNet`, otherwise one per capsule layer, by its path.
     """
     layers = capsule_layers(model)
-    path = class_layer_path(model, layers, class_layer)
+    path = class_layer_path(layers, class_layer)
     model_hash = weights_hash(model)
     sums = MasterAccumulator.for_layer(layers[path], checked_iteration(layers[path].routing, iteration), model_hash)
     sums.filters = () if selection is None else current_reports(selection.report)

@@ -98,7 +98,7 @@ class Observations:
                 all images, rank 0 also their columns.
         """
         layers = capsule_layers(model)
-        layer = layers[class_layer_path(model, layers, class_layer)]
+        layer = layers[class_layer_path(layers, class_layer)]
         number = checked_iteration(layer.routing, iteration)
         with ColumnFiles(layer.out_capsules, [number] if columns else [], folder) as files:
             trace(model, batches, number, files.add, observe=observe, class_layer=class_layer)
@@ -201,7 +201,7 @@ def trace(
         class_layer: path of the layer whose capsules are the classes; the last by default.
     """
     layers = capsule_layers(model)
-    path = class_layer_path(model, layers, class_layer)
+    path = class_layer_path(layers, class_layer)
     layer = layers[path]
     last, classes = layer.routing.iterations, layer.out_capsules
     check = PassCheck(layers, path)

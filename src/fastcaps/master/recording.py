@@ -30,7 +30,7 @@ def capsule_layers(model: nn.Module) -> dict[str, CapsuleLayer]:
     return layers
 
 
-def class_layer_path(model: nn.Module, layers: Mapping[str, CapsuleLayer], path: str | None = None) -> str:
+def class_layer_path(layers: Mapping[str, CapsuleLayer], path: str | None = None) -> str:
     """Return the path of the layer whose capsules are the classes: the given one, or the last that was defined."""
     if path is not None and path not in layers:
         raise ValueError(f"class_layer is {path!r}, expected one of {', '.join(map(repr, layers))}")

@@ -59,7 +59,7 @@ def sweep(
         observe: called with the number of images after each batch, in either pass.
     """
     layers = capsule_layers(model)
-    layer = layers[class_layer_path(model, layers, class_layer)]
+    layer = layers[class_layer_path(layers, class_layer)]
     last, model_hash = layer.routing.iterations, weights_hash(model)
     for k in iterations:
         if not 1 <= k <= last + 1:

@@ -89,7 +89,7 @@ class TrainedNetwork:
         dynamic = self.run(image, "dynamic")
         layer = self.dynamic.routing
         lower = self.dynamic.lower_capsules(torch.from_numpy(image[None].copy()))  # (1, i, d)
-        [(_, steps)] = layer.routing.trace(lower, layer.weight, layer.bias)
+        [(_, steps)] = layer.trace(lower)
         maps = torch.stack([self._grid(step.coefficients[0, :, label]) for step in steps])  # (r, y, x)
         low, high = layer.routing.normalization.bounds
         return Exploration(dynamic, maps.numpy(), self._grid(self._master[:, label]).numpy(), (low, high))

@@ -11,8 +11,8 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
+from fastcaps._adam import adam_tensors, expected_adam_tensors, load_adam
 from fastcaps._files import write_atomically
 from fastcaps._json import parse_json
 from fastcaps._result import Record, plain
@@ -24,7 +24,6 @@ from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.settings import TrainSettings, renamed
 
 _KIND = "fastcaps.Checkpoint"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 _TEXTS = ("run", "progress")
 
 
@@ -146,11 +145,8 @@ def save(
         run: what must be the same to resume from this checkpoint.
         average: average of the weights, if there is one.
     """
-    names = [name for name, _ in model.named_parameters()]
     tensors = {f"model.{name}": tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    for number, moments in optimizer.state_dict()["state"].items():
-        for moment in _MOMENTS:
-            tensors[f"adam.{moment}.{names[number]}"] = moments[moment].detach().cpu().contiguous()
+    tensors |= adam_tensors(optimizer, dict(model.named_parameters()))
     tensors |= {} if average is None else {f"average.{name}": t.cpu().contiguous() for name, t in average.state.items()}
     metadata = {"kind": _KIND, "run": json.dumps(run.to_dict()), "progress": json.dumps(progress.to_dict())}
     write_atomically({path: safetensors.torch.save(tensors, metadata=metadata)})
@@ -172,27 +168,16 @@ def load(
     stored, values = (parse_json(metadata.get(name, ""), dict[str, Any], f"{name} in {path}") for name in _TEXTS)
     _check_same(path, stored, run.to_dict())
     progress = Progress.from_dict(values, f"the progress in {path}")
-    moments = {name: parameter for name, parameter in model.named_parameters() if f"adam.step.{name}" in tensors}
+    parameters = dict(model.named_parameters())
     expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    expected |= {f"adam.step.{name}": torch.zeros(()) for name in moments}
-    expected |= {f"adam.{moment}.{name}": moments[name] for name in moments for moment in _MOMENTS[1:]}
+    expected |= expected_adam_tensors(parameters, tensors)
     averages = {} if average is None else {f"average.{name}": tensor for name, tensor in average.state.items()}
     check_tensors(path, expected | averages, tensors)
     for name, tensor in averages.items():
         tensor.copy_(tensors[name])
     model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")})
-    state: dict[int, dict[str, Tensor]] = {
-        number: {moment: _like(parameter, tensors[f"adam.{moment}.{name}"]) for moment in _MOMENTS}
-        for number, (name, parameter) in enumerate(model.named_parameters())
-        if name in moments
-    }
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    load_adam(optimizer, parameters, tensors)
     return progress
-
-
-def _like(parameter: Tensor, moment: Tensor) -> Tensor:
-    """Return a moment in the memory order of its parameter, which Adam takes for granted; a number as it is."""
-    return moment if moment.ndim == 0 else torch.empty_like(parameter).copy_(moment)
 
 
 def _check_same(path: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> None:
