@@ -16,8 +16,9 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fastcaps import CapsNet, CapsNetConfig
+from fastcaps._tracing import is_plain
 from fastcaps.kernels import winograd
-from fastcaps.kernels.convolution import FastConvolution, is_plain
+from fastcaps.kernels.convolution import FastConvolution
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_conv2d_relu, im2col_kernel
 from fastcaps.kernels.winograd import (
     best_tile,

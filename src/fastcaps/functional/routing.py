@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fastcaps._compiling import is_compiled
 from fastcaps._products import large_products
+from fastcaps._tracing import is_compiled, is_eager
 from fastcaps.functional._deprecated import accept_bounds
-from fastcaps.functional._eager import is_eager
 from fastcaps.functional.normalizations import MaxMin, Normalization, get_normalization
 from fastcaps.functional.squashing import squash, squash_gradient
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fastcaps._tracing import is_plain
 from fastcaps.kernels import winograd
 from fastcaps.kernels.im2col import im2col_conv2d, im2col_kernel
 
@@ -12,19 +13,6 @@ from fastcaps.kernels.im2col import im2col_conv2d, im2col_kernel
 # kernel is compared completely.
 _SAMPLE = 251
 _FEW = 2**17
-
-
-def is_plain(maps: Tensor) -> bool:
-    """Return whether a tensor has values on a CPU, and is not traced, compiled, exported, fake or under autocast."""
-    return (
-        type(maps) in (Tensor, nn.Parameter)
-        and maps.device.type == "cpu"
-        and maps.dtype in (torch.float32, torch.float64)
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # type: ignore[no-untyped-call,attr-defined]
-        and not torch.jit.is_scripting()  # type: ignore[attr-defined]
-        and not torch.is_autocast_enabled("cpu")
-    )
 
 
 def is_changed(module: nn.Module) -> bool:

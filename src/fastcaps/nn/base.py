@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fastcaps import _hub
 from fastcaps._files import write_atomically
 from fastcaps._inputs import Invert, arranged, network_batch
+from fastcaps._tracing import is_eager
 from fastcaps.bundled import resolve
-from fastcaps.functional._eager import is_eager
 from fastcaps.functional.labels import checked_labels
 from fastcaps.nn import pretrained
 from fastcaps.nn.config import CapsNetConfig

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fastcaps._renamed import renamed_attributes
+from fastcaps._tracing import is_plain
 from fastcaps.functional import RoutingOutput, fold_weights, folded_routing
-from fastcaps.kernels import is_plain
 from fastcaps.nn.meta import without_weights
 from fastcaps.nn.routing import DynamicRouting, Routing
 

@@ -7,14 +7,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from fastcaps._compiling import is_compiled
+from fastcaps._tracing import is_compiled, is_plain
 from fastcaps.functional import squash
 from fastcaps.kernels import (
     FastConvolution,
     compiled_conv2d,
     compiled_conv2d_relu,
     im2col_conv2d_relu,
-    is_plain,
     is_simple,
 )
 
