@@ -36,7 +36,7 @@ def test_help_has_groups_and_no_former_names():
     assert sections[1:] == ["Run", "Data", "Network", "Training", "Loss", "Fixed coefficients", "Options"]
     words = " ".join(text.split())
     assert "--learning-rate, --lr" in words
-    assert "Highest learning rate of Adam (default: 0.001)." in words
+    assert "Highest learning rate of Adam (default: 0.001, lower for small folders)." in words
     assert "exponential|cosine" in words
     assert "--reinit / --no-reinit" in words
     for former in ("--afresh", "--refresh ", "--network", "--master", "--tensorboard", "--channels"):

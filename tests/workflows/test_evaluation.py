@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from fastcaps import workflows
 from fastcaps.analysis.results import Evaluation
@@ -35,3 +36,12 @@ def test_another_network_on_the_same_images(run, data):
 def test_a_result_needs_the_epochs(tmp_path):
     with pytest.raises(FileNotFoundError, match="metrics.jsonl does not exist, and a result has the accuracy of every"):
         workflows.evaluate("mnist", result_file=tmp_path / "result.json")
+
+
+def test_threads_are_those_of_the_call(run, data):
+    before = torch.get_num_threads()
+    assert workflows.evaluate(run, data=data, limit=20, threads=before + 1).threads == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(ValueError, match="can't be used here"):
+        workflows.evaluate(run, data=data, limit=20, threads=before + 1, device="nowhere")
+    assert torch.get_num_threads() == before

@@ -1,9 +1,12 @@
 """Helpers of the workflows: device, network and data of a run, and the share of images of this process."""
 
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar
 
 from fastcaps import _hub, distributed
 from fastcaps._machine import processors, usable_devices
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from fastcaps.master import MasterCoefficients
     from fastcaps.nn import CapsNet
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class ExecutionOptions(TypedDict, total=False):
     """Keyword arguments that all workflows take.
@@ -27,7 +33,7 @@ class ExecutionOptions(TypedDict, total=False):
         data_dir: folder with the files of the data sets.
         batch_size: images per batch.
         device: ``"auto"`` (default), or a PyTorch device.
-        threads: CPU threads of this process from now on; as they are by default.
+        threads: CPU threads during the call; those of the process by default.
         command: command line to store with the result.
     """
 
@@ -57,6 +63,22 @@ class Execution:
     def load_data(self, run: Run, *, test_only: bool = False) -> "DataSet":
         """Return the data set of a run."""
         return run.data(self.data_dir, data=self.data, test_only=test_only)
+
+
+def restores_threads(workflow: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a workflow so that PyTorch has as many threads after it as before."""
+
+    @wraps(workflow)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        torch = sys.modules.get("torch")  # prediction from a file doesn't import it
+        threads = None if torch is None else torch.get_num_threads()
+        try:
+            return workflow(*args, **kwargs)
+        finally:
+            if torch is not None and torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+    return wrapped
 
 
 def open_run(run: "str | Path | Run") -> Run:

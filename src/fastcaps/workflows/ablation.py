@@ -21,11 +21,13 @@ from fastcaps.workflows._common import (
     check_writable,
     load_run,
     open_run,
+    restores_threads,
     run_name,
     writing,
 )
 
 
+@restores_threads
 def ablate(
     run: str | Path | Run,
     out: str | Path | None = None,

@@ -22,6 +22,7 @@ from fastcaps.workflows._common import (
     check_writable,
     load_run,
     open_run,
+    restores_threads,
     share,
     writing,
 )
@@ -68,6 +69,7 @@ class AccumulationResult(Result):
         return {"master": str(self.path), **self.coefficients.summary().to_dict()}
 
 
+@restores_threads
 def accumulate(
     run: str | Path | Run,
     out: str | Path | None = None,

@@ -28,6 +28,7 @@ from fastcaps.workflows._common import (
     check_writable,
     load_run,
     open_run,
+    restores_threads,
     run_name,
     share,
     writing,
@@ -72,6 +73,7 @@ class AnalysisResult(Result):
         say(f"figures: {place}")
 
 
+@restores_threads
 def analyze(
     run: str | Path | Run,
     out: str | Path | None = None,

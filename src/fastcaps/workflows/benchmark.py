@@ -19,7 +19,7 @@ from fastcaps.master import fold
 from fastcaps.nn import CapsNetConfig
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
+from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, restores_threads
 from fastcaps.workflows.exporting import calibration_images
 
 # Images per batch when answers are compared.
@@ -31,6 +31,7 @@ _SHAPE = (
 )  # fmt: skip
 
 
+@restores_threads
 def bench(
     run: str | Path | Run | None = None,
     folder: str | Path | None = None,

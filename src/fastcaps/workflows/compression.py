@@ -32,11 +32,12 @@ from fastcaps.training.description import DataDescription, RunDescription
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
 from fastcaps.training.settings import HeldOut, TrainSettings
-from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, run_name
+from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, restores_threads, run_name
 
 _SETTINGS = "search/settings.json"
 
 
+@restores_threads
 def compress(
     run: str | Path | Run,
     folder: str | Path,

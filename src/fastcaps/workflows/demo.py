@@ -22,7 +22,7 @@ from fastcaps.compression import multiply_adds
 from fastcaps.data import batches, load
 from fastcaps.nn import FastCapsNet
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import select_device
+from fastcaps.workflows._common import restores_threads, select_device
 from fastcaps.workflows.accumulation import accumulate
 from fastcaps.workflows.analysis import AnalysisResult, analyze
 from fastcaps.workflows.evaluation import evaluate
@@ -44,6 +44,7 @@ DIGITS: dict[str, Any] = {
 }
 
 
+@restores_threads
 def compare_bundled(images: int = 512, threads: int | None = None) -> SideBySide:
     """Run the bundled MNIST network on its embedded test images: with and without the loop, in int8, and compressed.
 
@@ -80,6 +81,7 @@ def _engines(run: Run) -> dict[str, Engine]:
     return engines
 
 
+@restores_threads
 def demonstrate(
     out: str | Path = "runs/demo", *, epochs: int | None = None, seed: int = 0, threads: int | None = None
 ) -> AnalysisResult:

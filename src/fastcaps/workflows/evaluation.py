@@ -20,11 +20,21 @@ from fastcaps.nn.pretrained import weights_hash
 from fastcaps.reproduction import RunResult
 from fastcaps.training.result import versions
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run, run_name, share, writing
+from fastcaps.workflows._common import (
+    Execution,
+    ExecutionOptions,
+    load_run,
+    open_run,
+    restores_threads,
+    run_name,
+    share,
+    writing,
+)
 
 Part = Literal["test", "validation", "train"]
 
 
+@restores_threads
 def evaluate(
     run: str | Path | Run,
     out: str | Path | None = None,

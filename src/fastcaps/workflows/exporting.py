@@ -17,7 +17,7 @@ from fastcaps.master import fold
 from fastcaps.nn import CapsNetConfig
 from fastcaps.runtime.pictures import network_input
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, open_run
+from fastcaps.workflows._common import Execution, ExecutionOptions, open_run, restores_threads
 
 # Number of images to calibrate int8 with.
 _CALIBRATION_IMAGES = 512
@@ -57,6 +57,7 @@ class _ExportExecution(Execution):
     force: bool = False
 
 
+@restores_threads
 def export(
     run: str | Path | Run,
     out: str | Path,

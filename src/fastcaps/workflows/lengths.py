@@ -12,9 +12,10 @@ from fastcaps.data import batches, load
 from fastcaps.master import fold
 from fastcaps.nn import CapsNet, CapsuleNetwork, FastCapsNet
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run
+from fastcaps.workflows._common import Execution, ExecutionOptions, load_run, open_run, restores_threads
 
 
+@restores_threads
 def compare_lengths(
     run: str | Path | Run,
     outside: str | Path = "fashion_mnist",

@@ -18,7 +18,7 @@ from fastcaps.bundled import ONNX, resolve
 from fastcaps.runtime.pictures import Invert, TakesImages, inverted, network_input
 from fastcaps.runtime.session import check_finite
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import open_run, select_device
+from fastcaps.workflows._common import open_run, restores_threads, select_device
 
 if TYPE_CHECKING:
     from fastcaps.nn import CapsNet, FastCapsNet
@@ -112,6 +112,7 @@ class Predictions(Result):
         return [Table(self.model, [*columns, "inverted"], rows)]
 
 
+@restores_threads
 def predict(
     model: str | Path | Run,
     images: ImageSource | Iterable[ImageSource],

@@ -21,7 +21,7 @@ from fastcaps.reproduction.cells import check_result
 from fastcaps.training import Trainer, TrainSettings
 from fastcaps.training.accuracy import count_correct
 from fastcaps.training.run import Run
-from fastcaps.workflows._common import Execution, ExecutionOptions
+from fastcaps.workflows._common import Execution, ExecutionOptions, restores_threads
 from fastcaps.workflows.accumulation import accumulate
 from fastcaps.workflows.evaluation import evaluate
 from fastcaps.workflows.paper_table import check_request
@@ -75,6 +75,7 @@ class _Request(NamedTuple):
     fast_every: int | None
 
 
+@restores_threads
 def reproduce(
     cells: Sequence[Cell],
     runs: str | Path = "runs/reproduce",

@@ -25,7 +25,7 @@ from fastcaps.training.reports import EpochMetrics
 from fastcaps.training.run import Run, check_not_held_out
 from fastcaps.training.settings import TrainSettings
 from fastcaps.training.trainer import Trainer
-from fastcaps.workflows._common import select_device
+from fastcaps.workflows._common import restores_threads, select_device
 from fastcaps.workflows._small_data import few_steps_warnings, folder_settings, nothing_learned_warnings
 from fastcaps.workflows._summary import FolderSummary
 
@@ -69,6 +69,7 @@ class TrainResult(Result):
         return [Table(self.run, list(cells), [list(cells.values())])]
 
 
+@restores_threads
 def train(
     data: DataSet | str | Path | None = None,
     out: str | Path | None = None,
@@ -171,8 +172,9 @@ class _Preparation:
         self.start = self._start()
         self.data = self._data(data).augmented(rotation=config.data.rotation, zoom=config.data.zoom)
         self.settings = self._settings()
-        self.model = self._model()
-        self.master = self._coefficients()
+        with torch.random.fork_rng(devices=[]):
+            self.model = self._model()
+            self.master = self._coefficients()
 
     def trainer(self, loggers: Sequence[Logger | str], command: str | None) -> Trainer:
         """Return the trainer of the run."""
@@ -267,9 +269,8 @@ class _Preparation:
     def _model(self) -> CapsNet:
         if self.start is None:
             self._check_normalization()
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.settings.seed)
-                model = CapsNet(self.data.config(**self.config.network))
+            torch.manual_seed(self.settings.seed)
+            model = CapsNet(self.data.config(**self.config.network))
         else:
             model = self.start.model().float()
         model.primary.convolution = self.config.run.convolution
