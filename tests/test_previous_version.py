@@ -94,7 +94,7 @@ def test_a_stopped_run_resumes(tmp_path):
 
 @pytest.mark.slow
 def test_bundled_networks():
-    for name in ("mnist", "cifar10"):
+    for name in ("mnist", "cifar10-dynamic"):
         model, fast = fastcaps.CapsNet.from_pretrained(name), fastcaps.FastCapsNet.from_pretrained(name)
         run = Run.open(name)
         assert torch.equal(fast.routing.weight, fastcaps.fold(model, run.master()).routing.weight)

@@ -42,7 +42,7 @@ def test_it_is_small_and_has_the_code_one_network_and_its_test_images(wheel):
     models = {name.removeprefix("fastcaps/models/") for name in names if name.startswith("fastcaps/models/")}
     assert {name for name in models if not name.endswith((".md", ".json"))} == {"mnist-small/model.int8.onnx"}
     assert {name for name in models if name.endswith("/run.json")} == {
-        f"{name}/run.json" for name in ("cifar10", "mnist", "mnist-small")
+        f"{name}/run.json" for name in ("cifar10", "cifar10-dynamic", "mnist", "mnist-small")
     }
 
 
@@ -67,7 +67,7 @@ app(sys.argv[1:])
 
     assert json.loads(run("predict", "mnist-small", "seven.png", "--json"))["images"][0]["fast"]["class"] == "7"
     networks = json.loads(run("models", "--json"))
-    assert [network["state"] for network in networks] == ["to download", "to download", "int8 installed"]
+    assert [network["state"] for network in networks] == [*["to download"] * 3, "int8 installed"]
     assert networks[0]["card"].startswith(str(tmp_path / "site"))
     assert not (tmp_path / "cache").exists()
 

@@ -25,7 +25,7 @@ _USES = {
         "Photographs of people wearing them are something else.",
     ),
     "cifar10": (
-        "Small color photographs of one of ten things, as CIFAR-10 has them; a network to study routing with.",
+        "Small color photographs of one of ten things, as CIFAR-10 has them.",
         "Convolutional networks reach far more on these images: this is not one to build a product on.",
     ),
 }
@@ -44,6 +44,8 @@ _DECAYS = {"exponential": "", "cosine": "along a cosine ", "linear": "linearly "
 def _summary(about: RunDescription, network: str, rule: str) -> str:
     """Return the first paragraph."""
     small = about.more.get("compression")
+    if small is None and about.fixed_coefficients:
+        return f"{network}.\nTrained with fixed coefficients, so it needs no routing: the row *fast* is this network."
     if small is None:
         return (
             f"{network}, {about.config.iterations} iterations of\n{rule} routing, and master coefficients that "

@@ -154,7 +154,9 @@ def variants(k: str, n: str, **more: str) -> dict[str, str]:
 
 BEST = {
     "best": "from the network of 20 epochs",
-    "best-24": "from the network of 60 epochs: `--recipe best`",
+    "best-24-before": "from the network of 60 epochs before its weights were rounded",
+    "best-24": "from the network of 60 epochs, `cifar10-dynamic`: `--recipe best`, the bundled `cifar10`",
+    "best-dynamic": "the same with dynamic routing, the control",
 }
 
 REFITTED = {
