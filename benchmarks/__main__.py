@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from fastcaps.benchmark.measure import print_machine
+from benchmarks.printing import print_machine
 
 ALL = ["routing", "convolution", "training", "memory", "data", "distributed", "serving"]
 

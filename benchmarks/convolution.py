@@ -6,8 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from benchmarks.printing import print_machine, table
 from fastcaps import CapsNet, CapsNetConfig
-from fastcaps.benchmark.measure import peak_memory, print_machine, table, times
+from fastcaps.benchmark.measure import peak_memory, times
 from fastcaps.kernels import winograd
 
 NETWORKS = {"MNIST": CapsNetConfig.mnist(), "CIFAR-10": CapsNetConfig.cifar10()}

@@ -4,8 +4,9 @@ from functools import partial
 
 import torch
 
+from benchmarks.printing import table
 from benchmarks.training import SHAPES, B, step
-from fastcaps.benchmark.measure import table, times
+from fastcaps.benchmark.measure import times
 from fastcaps.data import Augmentation, Split, batches
 
 EVERYTHING = Augmentation(crop=(24, 24), flip=True, brightness=0.25, contrast=0.8)

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.printing import table
 from benchmarks.training import SHAPES, B
 from fastcaps import CapsNet
-from fastcaps.benchmark.measure import table
 from fastcaps.data import Augmentation, DataSet, Split
 from fastcaps.distributed import World, init_distributed
 from fastcaps.training import CallbackLogger, Trainer, TrainSettings

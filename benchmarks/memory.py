@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.printing import table
 from fastcaps import CapsNet, CapsNetConfig, fold
-from fastcaps.benchmark.measure import peak_memory, table
+from fastcaps.benchmark.measure import peak_memory
 from fastcaps.benchmark.plain import plain_routing
 from fastcaps.functional import prediction_vectors
 

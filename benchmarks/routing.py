@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from fastcaps.benchmark.measure import matmul_peak, peak_memory, table, times
+from benchmarks.printing import table
+from fastcaps.benchmark.measure import matmul_peak, peak_memory, times
 from fastcaps.benchmark.plain import plain_routing
 from fastcaps.functional import (
     dynamic_routing,

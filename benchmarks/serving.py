@@ -20,7 +20,7 @@ from PIL import Image
 
 from benchmarks.hostile import attack, hostile_requests
 from benchmarks.http_load import Load, run_load
-from fastcaps.benchmark.measure import table
+from benchmarks.printing import table
 from fastcaps.bundled import ONNX, resolve
 from fastcaps.data.files import EMBEDDED
 from fastcaps.data.idx import decode

@@ -5,8 +5,9 @@ from unittest import mock
 
 import torch
 
+from benchmarks.printing import table
 from fastcaps import CapsNet, CapsNetConfig, _products
-from fastcaps.benchmark.measure import peak_memory, table, times
+from fastcaps.benchmark.measure import peak_memory, times
 from fastcaps.benchmark.plain import PlainCapsNet
 from fastcaps.functional import margin_loss, reconstruction_loss
 from fastcaps.kernels import order_for_training

@@ -56,14 +56,6 @@ def machine() -> BenchmarkMachine:
     )
 
 
-def print_machine() -> None:
-    """Print a description of this machine."""
-    this = machine()
-    print(f"processor  {this.processor}, {this.cores} cores, {this.instructions}")
-    print(f"threads    {this.threads}")
-    print(f"versions   {this.packages}")
-
-
 def measured(
     variants: Mapping[Name, Callable[[], object]],
     repetitions: int = 9,
@@ -171,15 +163,6 @@ def peak_memories(
 def can_measure_memory() -> bool:
     """Return whether the system reports the peak memory of a process, as Linux does."""
     return Path("/proc/self/clear_refs").exists()
-
-
-def table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a plain Markdown table."""
-    widths = [max(len(row[k]) for row in [columns, *rows]) for k in range(len(columns))]
-    for number, row in enumerate([columns, *rows]):
-        print("| " + " | ".join(f"{cell:{widths[k]}}" for k, cell in enumerate(row)) + " |")
-        if number == 0:
-            print("|" + "|".join("-" * (width + 2) for width in widths) + "|", flush=True)
 
 
 def _measure(
