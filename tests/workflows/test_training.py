@@ -6,13 +6,16 @@ import tomllib
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from tests.data import tiny
 from tests.training.conftest import make_data
 
 from fastcaps import workflows
+from fastcaps.data import load
 from fastcaps.data.registry import SETS
 from fastcaps.nn.pretrained import weights_hash
 from fastcaps.training import Logger, Report, Run, TrainSettings
@@ -287,3 +290,19 @@ def test_the_state_of_a_run_that_failed(tmp_path):
     with pytest.raises(OSError, match="the disk is full"):
         workflows.train(make_data(), tmp_path / "run", **TINY, epochs=1, loggers=[Failing()])
     assert json.loads((tmp_path / "run" / "run.json").read_text())["state"] == "failed"
+
+
+def test_a_run_on_white_paper_of_an_earlier_version_is_resumed(monkeypatch, tmp_path):
+    for name in ("a", "b"):
+        for k in range(10):
+            path = tmp_path / "images" / name / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((20, 20), 240 + k, np.uint8)).save(path)
+    options: dict[str, Any] = {**TINY, "loggers": [], "batch_size": 8}
+    with monkeypatch.context() as patch:
+        patch.setattr("fastcaps.data.folder.measure_background", lambda train: 0.0)  # it was shifted into black
+        run = workflows.train(tmp_path / "images", tmp_path / "run", epochs=1, **options).run
+    assert Run.open(run).about.data.augmentation["fill"] == "zero"
+    assert load(tmp_path / "images").augmentation.fill == "edge"
+    workflows.train(resume=run, epochs=2, loggers=[])
+    assert Run.open(run).about.data.augmentation["fill"] == "zero"
