@@ -1,7 +1,6 @@
 """Reports of a run after each step and after each epoch."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from fastcaps._former_dict import FormerDict
 from fastcaps._result import Record, json_field
@@ -62,6 +61,6 @@ class EpochMetrics(FormerDict):
 
     def __post_init__(self) -> None:
         """Raise ValueError for further metrics with names of the others."""
-        taken = sorted(set(self.measures) & {field.name for field in dataclasses.fields(self)})
+        taken = sorted(set(self.measures) & {field.name for field in fields(self)})
         if taken:
             raise ValueError(f"measure returned {', '.join(taken)}, which the trainer measures: choose other names")
